@@ -1,0 +1,1 @@
+"""The file that runs beside a job; see quarterdeck_runner.py."""

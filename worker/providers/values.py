@@ -1,0 +1,317 @@
+"""What goes into and comes out of providers: frozen dataclasses with no behaviour but parsing helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+# --- compute (AWS EC2) -------------------------------------------------------------------------
+
+#: Tags that every created thing carries; the sweep finds orphans by them.
+TAG_UID = "quarterdeck:uid"
+TAG_ATTEMPT = "quarterdeck:attempt"
+TAG_TEAM = "quarterdeck:team"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key pair; an empty ``access_key_id`` means the SDK's own default chain."""
+
+    access_key_id: str = ""
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudAccess:
+    """How to reach one AWS account in one region.
+
+    ``endpoint_url`` replaces AWS's own addresses (a VPC endpoint, a test double); ``role_arn`` is
+    assumed on top of ``credentials`` when given.
+    """
+
+    region: str
+    credentials: Credentials = Credentials()
+    endpoint_url: str = ""
+    role_arn: str = ""
+    external_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerIdentity:
+    """Who AWS says we are."""
+
+    account_id: str
+    arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceSpec:
+    """One network interface of a launch template: ``kind`` is "interface" (ENA), "efa" or "efa-only"."""
+
+    card: int
+    device: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """A whole fleet launch, as preflight checks it: one type, one subnet, all or nothing."""
+
+    instance_type: str
+    nodes: int
+    vcpus_per_node: int
+    subnet_id: str
+    security_group_ids: tuple[str, ...]
+    image_id: str
+    interfaces: tuple[InterfaceSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One preflight result; ``detail`` is a sentence a person can act on."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGroup:
+    """A cluster placement group."""
+
+    name: str
+    provider_id: str
+    state: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTemplateSpec:
+    """What a launch template holds; ``user_data`` is plain text (the provider encodes it)."""
+
+    name: str
+    instance_type: str
+    image_id: str
+    subnet_id: str
+    security_group_ids: tuple[str, ...]
+    interfaces: tuple[InterfaceSpec, ...]
+    user_data: str
+    tags: Mapping[str, str]
+    instance_profile_arn: str = ""
+    root_volume_gib: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTemplate:
+    """A launch template pinned to one immutable version."""
+
+    provider_id: str
+    name: str
+    version: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """RunInstances with Min=Max=``count``; ``client_token`` was saved before this value was made."""
+
+    launch_template_id: str
+    launch_template_version: str
+    count: int
+    client_token: str
+    placement_group: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An EC2 instance as last seen; ``name`` is the first label of its private DNS name."""
+
+    provider_id: str
+    name: str
+    instance_type: str
+    state: str
+    private_ip: str
+    zone_id: str
+    placement_group: str
+    launched_at: datetime | None
+    tags: Mapping[str, str]
+    state_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Anything in the account that carries our uid tag; ``kind`` is instance, placement-group, launch-template or network-interface."""
+
+    kind: str
+    provider_id: str
+    uid: str
+    attempt: str
+    state: str
+    created_at: datetime | None = None
+
+
+# --- scheduler (Slurm) -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAccess:
+    """How to reach one slurmrestd: base address without path, the user to act as, and a JWT."""
+
+    endpoint_url: str
+    user_name: str
+    token: str = field(repr=False)
+    timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerInfo:
+    """What the controller says of itself; ``api_version`` is the REST version chosen, e.g. "v0.0.42"."""
+
+    cluster_name: str
+    version: str
+    api_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A Slurm partition; ``max_time_min`` is None where the partition has no limit."""
+
+    name: str
+    nodes: tuple[str, ...]
+    max_time_min: int | None
+    is_default: bool
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerNode:
+    """A node as the scheduler sees it; ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …)."""
+
+    name: str
+    state: str
+    flags: tuple[str, ...]
+    gpu_type: str
+    gpus: int
+    gpus_used: int
+    cpus: int
+    memory_mib: int
+    reason: str
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by."""
+
+    script: str
+    name: str
+    comment: str
+    partition: str
+    nodes: int
+    gpus_per_node: int
+    gpu_type: str
+    tasks_per_node: int
+    cpus_per_task: int
+    memory_per_node_mib: int
+    time_limit_min: int
+    working_directory: str
+    environment: Mapping[str, str]
+    stdout_path: str = ""
+    account: str = ""
+    qos: str = ""
+    excluded_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitReceipt:
+    """The scheduler took the job."""
+
+    scheduler_id: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerJob:
+    """A job as the scheduler sees it.
+
+    ``state`` is Slurm's base word (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
+    NODE_FAIL, PREEMPTED, …); ``reason`` Slurm's reason while it waits; ``exit_code`` the process's
+    own code, ``signal`` the signal that ended it, None while unknown. ``nodes`` is expanded
+    ("p5-[1-2]" → ("p5-1", "p5-2")).
+    """
+
+    scheduler_id: str
+    name: str
+    comment: str
+    user_name: str
+    account: str
+    partition: str
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+    node_count: int
+    gpus: int
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    expected_start_at: datetime | None
+    time_limit_min: int | None
+    exit_code: int | None
+    signal: int | None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRead:
+    """One bulk read of the queue: all jobs, or only the fact that nothing changed since ``as_of``.
+
+    Pass ``as_of`` back as ``since`` in the next read; ``jobs`` is None when nothing changed.
+    """
+
+    as_of: datetime
+    jobs: tuple[SchedulerJob, ...] | None
+
+
+# --- GPU telemetry (DCGM exporter) ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU on one exporter page. ``None`` means the exporter did not say (not zero).
+
+    ``xid_counts`` is DCGM_EXP_XID_ERRORS_COUNT by code (a count in a sliding window, never a rate);
+    ``xid_last`` is DCGM_FI_DEV_XID_ERRORS, which sticks and is not a count.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    pci_bus_id: str
+    node: str
+    job_id: str
+    temperature_c: float | None = None
+    power_w: float | None = None
+    utilization_percent: float | None = None
+    sm_active: float | None = None
+    tensor_active: float | None = None
+    memory_used_mib: float | None = None
+    memory_free_mib: float | None = None
+    ecc_dbe_volatile: int | None = None
+    row_remap_pending: int | None = None
+    row_remap_failure: int | None = None
+    uncorrectable_remapped_rows: int | None = None
+    xid_last: int | None = None
+    xid_counts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterPage:
+    """All GPUs of one node at one instant, and which health metrics the page lacks."""
+
+    node: str
+    read_at: datetime
+    gpus: tuple[GpuSample, ...]
+    missing: tuple[str, ...]
