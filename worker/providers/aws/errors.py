@@ -1,0 +1,250 @@
+"""The only place where AWS error codes and botocore exceptions become our typed errors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from botocore import exceptions as boto
+
+from worker.providers import errors
+
+SOURCE: Final = "aws"
+
+#: AWS has not got the machines now; asking again later may succeed.
+CAPACITY: Final = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientReservedInstancesCapacity",
+        "ReservationCapacityExceeded",
+        "UnfulfillableCapacity",
+    }
+)
+
+#: A limit of the account or of its network, which a person has to raise or free.
+QUOTA: Final = frozenset(
+    {
+        "AddressLimitExceeded",
+        "AttachmentLimitExceeded",
+        "InstanceLimitExceeded",
+        "InsufficientFreeAddressesInSubnet",
+        "MaxFleetCountExceeded",
+        "MaxIOPSLimitExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "NetworkInterfaceLimitExceeded",
+        "PlacementGroupLimitExceeded",
+        "PrivateIpAddressLimitExceeded",
+        "ResourceCountExceeded",
+        "ResourceLimitExceeded",
+        "SecurityGroupsPerInterfaceLimitExceeded",
+        "VcpuLimitExceeded",
+        "VolumeLimitExceeded",
+    }
+)
+
+#: We call too often.
+THROTTLE: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttling",
+        "ThrottledException",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+
+#: Credentials missing, wrong or expired, or an IAM policy that forbids the call.
+AUTH: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "Blocked",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "NotAuthorized",
+        "OptInRequired",
+        "PendingVerification",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
+
+#: The thing exists already, is still used, or an idempotency token means something else.
+CONFLICT: Final = frozenset(
+    {
+        "ConcurrentModification",
+        "DependencyViolation",
+        "IdempotentInstanceTerminated",
+        "IdempotentParameterMismatch",
+        "IncorrectInstanceState",
+        "IncorrectState",
+        "InvalidLaunchTemplateName.AlreadyExistsException",
+        "InvalidNetworkInterface.InUse",
+        "InvalidPlacementGroup.Duplicate",
+        "InvalidPlacementGroup.InUse",
+        "ResourceInUse",
+        "ResourceInUseException",
+    }
+)
+
+#: AWS broke or is away; the call may or may not have taken effect.
+DOUBT: Final = frozenset(
+    {
+        "InternalError",
+        "InternalFailure",
+        "InternalServerError",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "Unavailable",
+    }
+)
+
+#: The endpoint does not have this call at all.
+UNSUPPORTED: Final = frozenset({"InvalidAction", "UnknownOperationException", "UnsupportedCommandException"})
+
+#: The request can never succeed as written. "Unsupported" is EC2's word for "not this type in this zone".
+INVALID: Final = frozenset(
+    {
+        "InvalidInput",
+        "MissingInput",
+        "MissingParameter",
+        "NoSuchVersion",
+        "UnknownParameter",
+        "Unsupported",
+        "UnsupportedOperation",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+
+_NOT_FOUND_ENDINGS: Final = (".NotFound", ".NotFoundException", ".Unknown")
+_NOT_FOUND: Final = frozenset({"NoSuchEntity", "NoSuchResourceException", "ResourceNotFoundException"})
+
+#: Answer of EC2 to a DryRun that would have succeeded.
+DRY_RUN_PASSED: Final = "DryRunOperation"
+
+#: No connection was made, so the call cannot have taken effect.
+_NEVER_SENT: Final = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
+
+#: The call may have been received, but no usable answer came back.
+_NO_ANSWER: Final = (
+    boto.ConnectionClosedError,
+    boto.HTTPClientError,
+    boto.IncompleteReadError,
+    boto.ReadTimeoutError,
+    boto.ResponseStreamingError,
+)
+
+_NO_CREDENTIALS: Final = (
+    boto.CredentialRetrievalError,
+    boto.NoAuthTokenError,
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.ProfileNotFound,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+
+_BAD_REQUEST: Final = (
+    boto.InvalidRegionError,
+    boto.NoRegionError,
+    boto.ParamValidationError,
+    boto.UnknownEndpointError,
+    boto.UnknownServiceError,
+)
+
+
+class CallBudgetSpent(Exception):
+    """Another attempt of a read would end after the time one call may take."""
+
+
+def class_of(code: str, status: int, message: str = "") -> type[errors.ProviderError]:
+    """The error class for an AWS error code and HTTP status; pure, so that the table can be tested."""
+    for names, kind in (
+        (CAPACITY, errors.InsufficientCapacity),
+        (QUOTA, errors.QuotaExceeded),
+        (THROTTLE, errors.Throttled),
+        (AUTH, errors.AccessDenied),
+        (CONFLICT, errors.Conflict),
+        (DOUBT, errors.Unavailable),
+        (UNSUPPORTED, errors.Unsupported),
+        (INVALID, errors.InvalidRequest),
+        (_NOT_FOUND, errors.NotFound),
+    ):
+        if code in names:
+            return kind
+    if code.endswith(_NOT_FOUND_ENDINGS):
+        return errors.NotFound
+    # EC2 has no code of its own for "attached": DeleteNetworkInterface answers InvalidParameterValue with this text.
+    if code == "InvalidParameterValue" and "currently in use" in message:
+        return errors.Conflict
+    if status == 429:
+        return errors.Throttled
+    if status >= 500:
+        return errors.Unavailable
+    # botocore puts the bare HTTP status where a body held no AWS error (a proxy's page, an empty body).
+    if code.isdigit():
+        return errors.AccessDenied if code in ("401", "403") else errors.Unavailable
+    if code.startswith("Invalid") or ".Malformed" in code:
+        return errors.InvalidRequest
+    return errors.Unknown
+
+
+def translate(exc: Exception, operation: str) -> errors.ProviderError:
+    """Our error for anything botocore raises while calling ``operation``; the message names the operation."""
+    if isinstance(exc, errors.ProviderError):
+        return exc
+    if isinstance(exc, boto.ClientError):
+        return _from_answer(exc, operation)
+    name = type(exc).__name__
+    kind: type[errors.ProviderError]
+    if isinstance(exc, CallBudgetSpent):
+        kind, text = errors.Unavailable, f"no usable answer within the time one call may take ({exc})"
+    elif isinstance(exc, _NEVER_SENT):
+        kind, text = errors.Unavailable, f"no connection, the call was not received ({exc})"
+    elif isinstance(exc, _NO_ANSWER):
+        kind, text = errors.Unavailable, f"no answer, the call may have taken effect ({exc})"
+    elif name == "ResponseParserError":
+        # Its module is private to botocore's parsers; an HTML page or a cut body ends here.
+        kind, text = errors.Unavailable, "the answer is not AWS's (not readable as XML or JSON)"
+    elif isinstance(exc, _NO_CREDENTIALS):
+        kind, text = errors.AccessDenied, str(exc)
+    elif isinstance(exc, (*_BAD_REQUEST, ValueError)):
+        kind, text = errors.InvalidRequest, str(exc)
+    else:
+        kind, text = errors.Unknown, str(exc)
+    return kind(f"{operation}: {' '.join(text.split())}", source=SOURCE, code=name)
+
+
+def _from_answer(exc: boto.ClientError, operation: str) -> errors.ProviderError:
+    error = exc.response.get("Error", {})
+    meta = exc.response.get("ResponseMetadata", {})
+    code = str(error.get("Code", ""))
+    message = str(error.get("Message", "")) or "no message"
+    status = int(meta.get("HTTPStatusCode", 0) or 0)
+    kind = class_of(code, status, message)
+    return kind(f"{operation}: {message}", source=SOURCE, code=code, request_id=str(meta.get("RequestId", "")))
+
+
+def code_of(exc: boto.ClientError) -> str:
+    """AWS's own code of a refused call."""
+    return str(exc.response.get("Error", {}).get("Code", ""))
