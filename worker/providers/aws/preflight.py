@@ -153,7 +153,7 @@ class Preflight:
                 answer = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
         except NotFound:
             with self._call("GetAWSDefaultServiceQuota"):
-                answer = quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)  # type: ignore[assignment]
+                answer = quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)
         quota = convert.part(answer, "Quota", "GetServiceQuota")
         if quota.get("QuotaName") == name:
             return float(quota.get("Value", 0))
