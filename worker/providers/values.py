@@ -204,7 +204,10 @@ class SchedulerNode:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by."""
+    """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by.
+
+    ``requeue`` lets Slurm itself start the job again after a node failure; off, because attempts are made here.
+    """
 
     script: str
     name: str
@@ -223,11 +226,12 @@ class SubmitRequest:
     account: str = ""
     qos: str = ""
     excluded_nodes: tuple[str, ...] = ()
+    requeue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitReceipt:
-    """The scheduler took the job."""
+    """The scheduler took the job. A warning may say that it will not start as it is (beyond a partition's limit)."""
 
     scheduler_id: str
     warnings: tuple[str, ...] = ()
@@ -238,9 +242,9 @@ class SchedulerJob:
     """A job as the scheduler sees it.
 
     ``state`` is Slurm's base word (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
-    NODE_FAIL, PREEMPTED, …); ``reason`` Slurm's reason while it waits; ``exit_code`` the process's
-    own code, ``signal`` the signal that ended it, None while unknown. ``nodes`` is expanded
-    ("p5-[1-2]" → ("p5-1", "p5-2")).
+    NODE_FAIL, PREEMPTED, …) or COMPLETING while its nodes are still being cleaned; ``reason`` Slurm's
+    reason while it waits; ``exit_code`` the process's own code, ``signal`` the signal that ended it,
+    None while unknown. ``nodes`` is expanded ("p5-[1-2]" → ("p5-1", "p5-2")).
     """
 
     scheduler_id: str
@@ -269,10 +273,13 @@ class QueueRead:
     """One bulk read of the queue: all jobs, or only the fact that nothing changed since ``as_of``.
 
     Pass ``as_of`` back as ``since`` in the next read; ``jobs`` is None when nothing changed.
+    ``read_s`` and ``size_bytes`` are what the read cost, so that a collector can stretch its period.
     """
 
     as_of: datetime
     jobs: tuple[SchedulerJob, ...] | None
+    read_s: float = 0.0
+    size_bytes: int = 0
 
 
 # --- GPU telemetry (DCGM exporter) ---------------------------------------------------------------

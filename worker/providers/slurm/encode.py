@@ -1,0 +1,123 @@
+"""From a submit request to slurmrestd's JSON, in v0.0.38's dialect and in that of all later versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from worker.providers import errors as e
+from worker.providers import values as v
+from worker.providers.slurm.errors import SOURCE
+
+#: What slurmctld takes at most with its default max_script_size.
+MAX_SCRIPT_BYTES = 4 * 1024 * 1024
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}")
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+
+
+def node_name(name: str) -> str:
+    """The name, if it can be one. Raises InvalidRequest, so that no odd text reaches a command line or a path."""
+    if not _NODE_NAME.fullmatch(name):
+        raise e.InvalidRequest(f"{name[:80]!r} cannot be a node name", source=SOURCE, code="node")
+    return name
+
+
+def job_id(scheduler_id: str) -> str:
+    """The id, if it can be one. Raises NotFound: a job with another kind of id does not exist."""
+    if not _JOB_ID.fullmatch(scheduler_id):
+        raise e.NotFound(f"{scheduler_id[:80]!r} is no Slurm job id", source=SOURCE, code="job")
+    return scheduler_id
+
+
+def _refuse(message: str) -> e.InvalidRequest:
+    return e.InvalidRequest(message, source=SOURCE, code="submit")
+
+
+def _check(request: v.SubmitRequest) -> None:
+    """Refuse what Slurm would take and then fail without a word."""
+    if not request.script.startswith("#!"):
+        raise _refuse("the script's first line must name its interpreter, for example #!/bin/bash")
+    if "\0" in request.script:
+        raise _refuse("the script holds a NUL byte")
+    if len(request.script.encode()) > MAX_SCRIPT_BYTES:
+        raise _refuse(f"the script is over {MAX_SCRIPT_BYTES // 1024**2} MiB")
+    if not request.working_directory.startswith("/"):
+        raise _refuse(f"the working directory {request.working_directory!r} is not an absolute path")
+    for label, value, least in (
+        ("nodes", request.nodes, 1),
+        ("gpus_per_node", request.gpus_per_node, 0),
+        ("tasks_per_node", request.tasks_per_node, 1),
+        ("cpus_per_task", request.cpus_per_task, 1),
+        ("memory_per_node_mib", request.memory_per_node_mib, 0),
+        ("time_limit_min", request.time_limit_min, 1),
+    ):
+        if value < least:
+            raise _refuse(f"{label} must be at least {least}, not {value}")
+    for key, content in request.environment.items():
+        if not key or "=" in key or "\0" in key or "\0" in content:
+            raise _refuse(f"the environment variable {key[:80]!r} has a name or value that no process can have")
+    for name in request.excluded_nodes:
+        node_name(name)
+
+
+def _environment(request: v.SubmitRequest) -> dict[str, str]:
+    """The job's environment, with what sbatch would have put there itself and REST does not."""
+    told = {
+        "SLURM_NTASKS_PER_NODE": str(request.tasks_per_node),
+        "SLURM_CPUS_PER_TASK": str(request.cpus_per_task),
+        "SRUN_CPUS_PER_TASK": str(request.cpus_per_task),
+    }
+    return {"PATH": _DEFAULT_PATH, **told, **request.environment}
+
+
+def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
+    """The body of a submit; ``old`` chooses v0.0.38. Raises InvalidRequest for what no Slurm would run."""
+    _check(request)
+    environment = _environment(request)
+    job: dict[str, Any] = {
+        "name": request.name,
+        "comment": request.comment,
+        "partition": request.partition,
+        # Both releases start too few tasks when only tasks_per_node is given.
+        "tasks": request.nodes * request.tasks_per_node,
+        "tasks_per_node": request.tasks_per_node,
+        "cpus_per_task": request.cpus_per_task,
+        "time_limit": request.time_limit_min,
+        "current_working_directory": request.working_directory,
+        "requeue": request.requeue,
+    }
+    for key, value in (
+        ("account", request.account),
+        ("qos", request.qos),
+        ("standard_output", request.stdout_path),
+    ):
+        if value:
+            job[key] = value
+    gpu = f"{request.gpu_type}:{request.gpus_per_node}" if request.gpu_type else str(request.gpus_per_node)
+    if old:
+        job["nodes"] = [request.nodes, request.nodes]
+        job["environment"] = environment
+        if request.gpus_per_node:
+            job["gres"] = f"gpu:{gpu}"
+        if request.memory_per_node_mib:
+            job["memory_per_node"] = request.memory_per_node_mib
+        if request.excluded_nodes:
+            # Not in v0.0.38's own description, whose "excluded_nodes" is refused; read as sbatch's --exclude.
+            job["exclude_nodes"] = ",".join(request.excluded_nodes)
+    else:
+        job["nodes"] = str(request.nodes)
+        job["time_limit"] = _set(request.time_limit_min)
+        job["environment"] = [f"{key}={value}" for key, value in environment.items()]
+        if request.gpus_per_node:
+            job["tres_per_node"] = f"gres/gpu:{gpu}"
+        if request.memory_per_node_mib:
+            job["memory_per_node"] = _set(request.memory_per_node_mib)
+        if request.excluded_nodes:
+            job["excluded_nodes"] = list(request.excluded_nodes)
+    return {"script": request.script, "job": job}
+
+
+def _set(number: int) -> Mapping[str, Any]:
+    return {"set": True, "infinite": False, "number": number}

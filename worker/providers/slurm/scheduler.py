@@ -1,0 +1,260 @@
+"""The ``Scheduler`` port over slurmrestd, with scontrol where REST lacks a verb."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+
+from worker.providers import errors as e
+from worker.providers import values as v
+from worker.providers.slurm import decode, encode
+from worker.providers.slurm import errors as se
+from worker.providers.slurm.bulk import BulkReader
+from worker.providers.slurm.rest import Rest
+
+#: How far back accounting is searched for a comment when the caller does not say.
+ACCOUNTING_WINDOW = timedelta(days=7)
+
+
+class SlurmScheduler:
+    """One Slurm controller. Keep one instance a cluster: it remembers the REST version and the last queue.
+
+    ``scontrol`` is a command (a list of words) that reaches the same controller with operator rights;
+    without it, what REST cannot do raises ``Unsupported`` naming the command for a person to run.
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        access: v.SchedulerAccess,
+        *,
+        scontrol: Sequence[str] | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._rest = Rest(access, transport)
+        self._bulk = BulkReader(self._rest)
+        self._scontrol = tuple(scontrol or ())
+        self._timeout_s = access.timeout_s
+        self._user = access.user_name
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._rest.close()
+
+    # --- reads -----------------------------------------------------------------------------------
+
+    def info(self) -> v.SchedulerInfo:
+        """Ping and negotiate: the highest REST version both sides speak. Proves that the token is taken, too."""
+        body = self._rest.ping().body
+        # 24.11 answers a ping with HTTP 200 and DOWN when it refuses the token; this read says why.
+        self._rest.call("GET", "/slurm/{v}/diag", about="queue")
+        meta = body.get("meta")
+        told = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, Mapping) else None
+        slurm = told if isinstance(told, Mapping) else {}
+        return v.SchedulerInfo(
+            cluster_name=decode.text(slurm.get("cluster")) or self._cluster_from_accounting(),
+            version=decode.text(slurm.get("release")),
+            api_version=self._rest.version,
+        )
+
+    def _cluster_from_accounting(self) -> str:
+        """v0.0.38 names the cluster nowhere; accounting does, if it knows just one."""
+        try:
+            body = self._rest.call("GET", "/slurmdb/{v}/clusters", about="accounting").body
+        except e.ProviderError:
+            return ""
+        clusters = [one for one in body.get("clusters") or [] if isinstance(one, Mapping)]
+        return decode.text(clusters[0].get("name")) if len(clusters) == 1 else ""
+
+    def partitions(self) -> tuple[v.Partition, ...]:
+        """All partitions visible to our user."""
+        records = self._records("GET", "/slurm/{v}/partitions", "partitions", about="queue")
+        only = len(records) == 1
+        return tuple(
+            decode.guarded(lambda one: decode.partition(one, only=only), record, "partition") for record in records
+        )
+
+    def nodes(self) -> tuple[v.SchedulerNode, ...]:
+        """All nodes, one call."""
+        records = self._records("GET", "/slurm/{v}/nodes", "nodes", about="queue")
+        return tuple(decode.guarded(decode.node, record, "node") for record in records)
+
+    def queue(self, since: datetime | None = None) -> v.QueueRead:
+        """The whole queue in one bulk read; with ``since`` (an earlier ``as_of``), cheap when nothing changed."""
+        return self._bulk.read(since)
+
+    def job(self, scheduler_id: str) -> v.SchedulerJob:
+        """One job, from the queue or, once it left, from accounting; ``NotFound`` if neither knows it."""
+        key = encode.job_id(scheduler_id)
+        missing: e.NotFound
+        try:
+            records = self._records("GET", f"/slurm/{{v}}/job/{key}", "jobs", about="job")
+            if records:
+                return decode.guarded(decode.queue_job, records[0], "job")
+            missing = e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
+        except e.NotFound as error:
+            missing = error
+        found = self._accounting(f"/slurmdb/{{v}}/job/{key}", {})
+        if not found:
+            raise missing
+        return max(found, key=_submitted)
+
+    def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
+        """Jobs with this comment in the queue or in accounting, oldest first: the answer to a doubt after submit.
+
+        ``since`` bounds the search of accounting (default: the last week).
+        """
+        if not comment:
+            raise e.InvalidRequest("jobs are searched by a comment that is not empty", source=se.SOURCE, code="comment")
+        read = self._bulk.read(None, complete=True)
+        found = {job.scheduler_id: job for job in read.jobs or () if job.comment == comment}
+        # A minute earlier, for clocks that disagree.
+        start_at = datetime.now(tz=UTC) - ACCOUNTING_WINDOW if since is None else since - timedelta(minutes=1)
+        params = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
+        if not self._rest.old and self._user:
+            params["users"] = self._user
+        for job in self._accounting("/slurmdb/{v}/jobs", params):
+            if job.comment != comment:
+                continue
+            known = found.get(job.scheduler_id)
+            # A requeued job has a record for every run; the queue knows better than any of them.
+            if known is None or (known.scheduler_id not in _ids(read) and _submitted(job) >= _submitted(known)):
+                found[job.scheduler_id] = job
+        return tuple(sorted(found.values(), key=lambda job: (_submitted(job), int(job.scheduler_id))))
+
+    def _accounting(self, path: str, params: Mapping[str, str]) -> list[v.SchedulerJob]:
+        """Jobs from slurmdb; none where accounting is not configured, ``Unavailable`` where it does not answer."""
+        try:
+            body = self._rest.call("GET", path, about="accounting", params=params).body
+        except (se.NoSuchPath, e.NotFound):
+            return []
+        except e.Unavailable as error:
+            if error.code == str(se.NO_ACCOUNTING) and self._accounting_off():
+                return []
+            raise
+        records = body.get("jobs")
+        return [
+            decode.guarded(decode.accounting_job, record, "job of accounting")
+            for record in (records if isinstance(records, list) else [])
+        ]
+
+    def _accounting_off(self) -> bool:
+        return se.accounting_off(self._rest.ping().body)
+
+    def _records(self, method: str, path: str, key: str, *, about: str) -> list[Any]:
+        found = self._rest.call(method, path, about=about).body.get(key)
+        if not isinstance(found, list):
+            raise e.Unavailable(f"{path} answered without a list {key!r}", source=se.SOURCE, code="shape")
+        return found
+
+    # --- verbs -----------------------------------------------------------------------------------
+
+    def submit(self, request: v.SubmitRequest) -> v.SubmitReceipt:
+        """Submit once, never retried here. ``InvalidRequest`` when Slurm refuses, ``Unavailable`` when in doubt.
+
+        Where the site lets jobs beyond a partition's limits wait (EnforcePartLimits=NO), the job exists and the
+        receipt's warnings say what Slurm said.
+        """
+        payload = encode.submit(request, old=self._rest.old)
+        body = self._rest.call("POST", "/slurm/{v}/job/submit", about="submit", body=payload).body
+        try:
+            made = decode.number(body.get("job_id"))
+        except ValueError:
+            made = None
+        if not made:
+            raise e.Unavailable("the answer to the submit names no job", source=se.SOURCE, code="shape")
+        told = [se.text_of(one) for key in ("errors", "warnings") for one in se.entries_of(body, key)]
+        if message := decode.text(body.get("job_submit_user_msg")).strip():
+            told.append(message)
+        return v.SubmitReceipt(scheduler_id=str(made), warnings=tuple(dict.fromkeys(told)))
+
+    def cancel(self, scheduler_id: str) -> None:
+        """Ask Slurm to end the job; already ended is success, ``NotFound`` when the queue does not know it any more."""
+        key = encode.job_id(scheduler_id)
+        try:
+            body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job").body
+            # 24.11 tells refusals inside HTTP 200, one entry a job.
+            for entry in se.entries_of(body, "status"):
+                error = entry.get("error")
+                code = se.code_of(error) if isinstance(error, Mapping) else 0
+                if isinstance(error, Mapping) and code != 0:
+                    raise se.typed(code, f"job {key}: {se.text_of(error)}", about="job")
+        except e.Conflict as error:
+            if error.code != str(se.ALREADY_DONE):
+                raise
+
+    def requeue(self, scheduler_id: str) -> None:
+        """Put the job back into the queue; Slurm's REST has no such call, so this needs scontrol."""
+        key = encode.job_id(scheduler_id)
+        self._run_scontrol(["requeue", key], about="job")
+
+    def node_drain(self, name: str, reason: str) -> None:
+        """Accept no new job on the node; ``Unsupported`` where neither REST nor scontrol can do it."""
+        encode.node_name(name)
+        why = " ".join(reason.split())
+        if not why:
+            raise e.InvalidRequest(f"draining {name} needs a reason", source=se.SOURCE, code="reason")
+        self._node_update(name, {"state": ["DRAIN"], "reason": why}, ["state=DRAIN", f"reason={why}"])
+
+    def node_resume(self, name: str) -> None:
+        """Undo a drain; a node that is not drained is left as it is."""
+        encode.node_name(name)
+        try:
+            self._node_update(name, {"state": ["RESUME"]}, ["state=RESUME"])
+        except e.Conflict as error:
+            if error.code != str(se.INVALID_NODE_STATE):
+                raise
+
+    def _node_update(self, name: str, body: Mapping[str, Any], words: Sequence[str]) -> None:
+        """By REST from v0.0.39 on; by scontrol where REST cannot, or where our REST user is no operator."""
+        command = ["update", f"nodename={name}", *words]
+        if self._rest.old:
+            self._run_scontrol(command, about="node")
+            return
+        try:
+            self._rest.call("POST", f"/slurm/{{v}}/node/{name}", about="node", body=body)
+        except e.AccessDenied:
+            if not self._scontrol:
+                raise
+            self._run_scontrol(command, about="node")
+
+    def _run_scontrol(self, words: Sequence[str], *, about: str) -> None:
+        if not self._scontrol:
+            shown = " ".join(f"'{word}'" if " " in word else word for word in words)
+            raise e.Unsupported(
+                f"Slurm's REST {self._rest.version} cannot do this; a person can run: scontrol {shown}",
+                source=se.SOURCE,
+                code="scontrol",
+            )
+        try:
+            done = subprocess.run(
+                [*self._scontrol, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise e.Unavailable(
+                f"{self._scontrol[-1]} did not end within {self._timeout_s:g} s", source=se.SOURCE, code="timeout"
+            ) from None
+        except OSError as error:
+            raise e.Unavailable(
+                f"cannot run {self._scontrol[0]}: {error.strerror or error}", source=se.SOURCE, code="scontrol"
+            ) from None
+        if done.returncode != 0:
+            raise se.from_scontrol(done.stderr or done.stdout, about=about)
+
+
+def _submitted(job: v.SchedulerJob) -> datetime:
+    return job.submitted_at or datetime.min.replace(tzinfo=UTC)
+
+
+def _ids(read: v.QueueRead) -> frozenset[str]:
+    return frozenset(job.scheduler_id for job in read.jobs or ())
