@@ -1,0 +1,1 @@
+"""The sandbox's own desk: what exists, which faults are in force, and the switches for them."""
