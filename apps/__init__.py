@@ -1,0 +1,1 @@
+"""The domain and its pages; never touches the network."""

@@ -1,0 +1,1 @@
+"""Who asked for what (Entry, hash-chained) and what changed (Event)."""

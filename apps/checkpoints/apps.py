@@ -1,0 +1,8 @@
+"""Django's registration of the checkpoints app."""
+
+from django.apps import AppConfig
+
+
+class CheckpointsConfig(AppConfig):
+    name = "apps.checkpoints"
+    label = "checkpoints"

@@ -1,0 +1,1 @@
+"""Clusters, the fleets of machines in them, and their nodes."""

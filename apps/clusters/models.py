@@ -1,0 +1,188 @@
+"""Cluster, Fleet, FleetStep, Node."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from apps.clusters.states import ClusterKind, ClusterPhase, FleetPhase, NodePhase, StepState
+from apps.connections.models import CloudAccount
+from apps.core import clock
+from apps.core.models import Reconciled, Recorded
+from apps.teams.models import Team
+
+
+def _known(choices: type[models.TextChoices], name: str, field: str = "phase") -> models.CheckConstraint:
+    return models.CheckConstraint(condition=Q(**{f"{field}__in": [c.value for c in choices]}), name=name)
+
+
+class Cluster(Reconciled):
+    """A scheduler the portal submits to, reached by its REST address.
+
+    ``token_ref`` names the secret that holds the scheduler's token. ``exporter_url`` is the
+    address of a node's DCGM exporter with ``{node}`` in it; empty means none. ``working_root`` is a
+    folder that all nodes share; jobs get a folder below it. ``responds_to_findings`` lets the
+    worker drain a node with a fatal GPU finding and restart its jobs without asking first.
+    """
+
+    uid_prefix = "clu"
+
+    name = models.SlugField(max_length=60, unique=True)
+    kind = models.CharField(max_length=12, choices=ClusterKind.choices, default=ClusterKind.SLURM)
+    account = models.ForeignKey(
+        CloudAccount, null=True, blank=True, on_delete=models.PROTECT, related_name="clusters"
+    )
+    api_url = models.URLField()
+    user_name = models.CharField(max_length=60)
+    token_ref = models.CharField(max_length=200)
+    partition = models.CharField(max_length=60, blank=True, default="")
+    exporter_url = models.CharField(max_length=300, blank=True, default="")
+    working_root = models.CharField(max_length=300)
+    responds_to_findings = models.BooleanField(default=True)
+    delete_requested_at = models.DateTimeField(null=True, blank=True)
+
+    phase = models.CharField(max_length=16, choices=ClusterPhase.choices, default=ClusterPhase.PENDING)
+    observed_version = models.CharField(max_length=40, blank=True, default="")
+    observed_api_version = models.CharField(max_length=20, blank=True, default="")
+    observed_max_time_min = models.PositiveIntegerField(null=True, blank=True)
+    observed_partitions = models.JSONField(default=list)
+    queue_as_of = models.DateTimeField(null=True, blank=True)
+    queue_read_at = models.DateTimeField(null=True, blank=True)
+    nodes_read_at = models.DateTimeField(null=True, blank=True)
+    exporters_read_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            _known(ClusterPhase, "clusters_cluster_known_phase"),
+            _known(ClusterKind, "clusters_cluster_known_kind", "kind"),
+        ]
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+
+class Fleet(Reconciled):
+    """A set of equal machines, launched all or nothing and deleted whole.
+
+    ``launch_attempt`` and ``client_token`` are written before the launch call: the same pair asks
+    for the same machines, however often the worker dies.
+    """
+
+    uid_prefix = "flt"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="fleets")
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.PROTECT, related_name="fleets")
+    name = models.SlugField(max_length=60)
+    instance_type = models.CharField(max_length=40)
+    nodes = models.PositiveIntegerField()
+    subnet_id = models.CharField(max_length=40)
+    security_group_ids = models.JSONField(default=list)
+    image_id = models.CharField(max_length=40)
+    partition = models.CharField(max_length=60, blank=True, default="")
+    usd_per_hour = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
+    price_source = models.CharField(max_length=200, blank=True, default="")
+    delete_requested_at = models.DateTimeField(null=True, blank=True)
+
+    phase = models.CharField(max_length=20, choices=FleetPhase.choices, default=FleetPhase.PENDING)
+    placement_group = models.CharField(max_length=120, blank=True, default="")
+    launch_template_id = models.CharField(max_length=40, blank=True, default="")
+    launch_template_version = models.CharField(max_length=10, blank=True, default="")
+    launch_attempt = models.PositiveIntegerField(default=0)
+    client_token = models.CharField(max_length=64, blank=True, default="")
+    capacity_refusals = models.PositiveIntegerField(default=0)
+    next_try_at = models.DateTimeField(null=True, blank=True)
+    launched_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    observed_nodes = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            _known(FleetPhase, "clusters_fleet_known_phase"),
+            models.CheckConstraint(condition=Q(nodes__gte=1), name="clusters_fleet_has_nodes"),
+            models.UniqueConstraint(
+                fields=["cluster", "name"],
+                condition=~Q(phase=FleetPhase.DELETED),
+                name="clusters_one_live_fleet_per_name",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Cluster and name."""
+        return f"{self.cluster.name}/{self.name}"
+
+
+class FleetStep(models.Model):
+    """One step of provisioning as pages show it: state, elapsed and the newest sentence."""
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="steps")
+    ordinal = models.PositiveSmallIntegerField()
+    name = models.CharField(max_length=20, choices=FleetPhase.choices)
+    state = models.CharField(max_length=8, choices=StepState.choices, default=StepState.WAITING)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    expected_s = models.PositiveIntegerField(default=0)
+    message = models.CharField(max_length=500, blank=True, default="")
+    checks = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["ordinal"]
+        constraints = [
+            models.UniqueConstraint(fields=["fleet", "ordinal"], name="clusters_one_step_per_ordinal"),
+            _known(StepState, "clusters_step_known_state", "state"),
+        ]
+
+    def __str__(self) -> str:
+        """Name and state."""
+        return f"{self.name} {self.state}"
+
+
+class Node(Recorded):
+    """One machine of a cluster, whoever launched it.
+
+    ``drain_requested_at`` and ``drain_reason`` are the wish; ``observed_state`` is Slurm's word. A
+    node that came back under an old name is a new row once its instance differs.
+    """
+
+    uid_prefix = "node"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
+    fleet = models.ForeignKey(Fleet, null=True, blank=True, on_delete=models.SET_NULL, related_name="node_rows")
+    name = models.CharField(max_length=120)
+    provider_id = models.CharField(max_length=40, blank=True, default="")
+    instance_type = models.CharField(max_length=40, blank=True, default="")
+    drain_requested_at = models.DateTimeField(null=True, blank=True)
+    drain_reason = models.CharField(max_length=300, blank=True, default="")
+    resume_requested_at = models.DateTimeField(null=True, blank=True)
+
+    phase = models.CharField(max_length=12, choices=NodePhase.choices, default=NodePhase.PENDING)
+    phase_since = models.DateTimeField(default=clock.now)
+    gpu_type = models.CharField(max_length=40, blank=True, default="")
+    gpus = models.PositiveSmallIntegerField(default=0)
+    gpus_used = models.PositiveSmallIntegerField(default=0)
+    cpus = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveIntegerField(default=0)
+    private_ip = models.CharField(max_length=45, blank=True, default="")
+    zone_id = models.CharField(max_length=30, blank=True, default="")
+    partitions = models.JSONField(default=list)
+    observed_state = models.CharField(max_length=120, blank=True, default="")
+    observed_reason = models.CharField(max_length=300, blank=True, default="")
+    observed_at = models.DateTimeField(null=True, blank=True)
+    exporter_read_at = models.DateTimeField(null=True, blank=True)
+    exporter_error = models.CharField(max_length=300, blank=True, default="")
+    exporter_missing = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            _known(NodePhase, "clusters_node_known_phase"),
+            models.UniqueConstraint(
+                fields=["cluster", "name"], condition=~Q(phase=NodePhase.GONE), name="clusters_one_live_node_per_name"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name

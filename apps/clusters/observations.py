@@ -1,0 +1,317 @@
+"""What the worker writes about clusters, fleets and nodes: every status column, each by a conditional UPDATE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from apps.audit.services import event
+from apps.clusters.models import Cluster, Fleet, FleetStep, Node
+from apps.clusters.selectors import live_nodes
+from apps.clusters.states import (
+    CLUSTER_TRANSITIONS,
+    FLEET_TRANSITIONS,
+    NODE_TRANSITIONS,
+    ClusterPhase,
+    FleetPhase,
+    NodePhase,
+    StepState,
+)
+from apps.core import clock, ids
+from apps.core.states import may_move, move
+from apps.intents.services import intent_ask
+
+
+def cluster_reached(
+    cluster: Cluster,
+    *,
+    version: str,
+    api_version: str,
+    partitions: Sequence[Mapping[str, Any]],
+    max_time_min: int | None,
+) -> None:
+    """The controller answered."""
+    columns = {
+        "observed_version": version,
+        "observed_api_version": api_version,
+        "observed_partitions": list(partitions),
+        "observed_max_time_min": max_time_min,
+        "observed_at": clock.now(),
+        "observed_generation": cluster.generation,
+        "message": "",
+    }
+    with transaction.atomic():
+        if cluster.phase == ClusterPhase.READY:
+            Cluster.objects.filter(pk=cluster.pk).update(**columns)
+            return
+        move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.READY, **columns)
+        event("cluster", cluster.uid, "ClusterReady", f"Slurm {version}, REST {api_version}")
+
+
+def cluster_unreachable(cluster: Cluster, error: str) -> None:
+    """The controller did not answer, or answered nonsense."""
+    with transaction.atomic():
+        if cluster.phase == ClusterPhase.UNREACHABLE:
+            Cluster.objects.filter(pk=cluster.pk).update(message=error[:500])
+            return
+        if may_move(CLUSTER_TRANSITIONS, cluster.phase, ClusterPhase.UNREACHABLE):
+            move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.UNREACHABLE, message=error[:500])
+            event("cluster", cluster.uid, "ClusterUnreachable", error)
+
+
+def cluster_removed(cluster: Cluster) -> None:
+    """Out of the portal."""
+    with transaction.atomic():
+        if cluster.phase != ClusterPhase.DELETING:
+            move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.DELETING)
+        Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE).update(
+            phase=NodePhase.GONE, phase_since=clock.now()
+        )
+        # The name becomes free for another cluster; the old rows keep their history under the uid.
+        name = f"{cluster.name[:40]}-{cluster.uid[-8:]}"
+        move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.DELETED, name=name, observed_generation=cluster.generation)
+
+
+def queue_was_read(cluster: Cluster, as_of: datetime) -> None:
+    """The collector finished a read of the queue."""
+    Cluster.objects.filter(pk=cluster.pk).update(queue_as_of=as_of, queue_read_at=clock.now())
+
+
+def nodes_were_read(cluster: Cluster) -> None:
+    """The collector finished a read of the nodes."""
+    Cluster.objects.filter(pk=cluster.pk).update(nodes_read_at=clock.now())
+
+
+def exporters_were_read(cluster: Cluster) -> None:
+    """The collector finished a round of the exporters."""
+    Cluster.objects.filter(pk=cluster.pk).update(exporters_read_at=clock.now())
+
+
+# --- fleets ----------------------------------------------------------------------------------------
+
+
+def fleet_move(fleet: Fleet, phase: str, message: str = "", **columns: Any) -> None:
+    """Take a fleet to its next phase, its steps with it, in one commit."""
+    with transaction.atomic():
+        old = fleet.phase
+        move(fleet, FLEET_TRANSITIONS, phase, message=message[:500], observed_at=clock.now(), **columns)
+        _steps_follow(fleet, old, phase, message)
+        event("fleet", fleet.uid, "FleetPhase", message or FleetPhase(phase).label, data={"phase": phase, "from": old})
+
+
+def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
+    now = clock.now()
+    # Waiting for capacity is the launch step still running.
+    running = FleetPhase.LAUNCHING if new == FleetPhase.WAITING_CAPACITY else new
+    steps = FleetStep.objects.filter(fleet=fleet)
+    if new == FleetPhase.FAILED:
+        steps.filter(state=StepState.RUNNING).update(state=StepState.FAILED, ended_at=now, message=message[:500])
+        return
+    current = steps.filter(name=running).first()
+    if current is None:
+        return
+    steps.filter(ordinal__lt=current.ordinal).exclude(state=StepState.DONE).update(state=StepState.DONE, ended_at=now)
+    if new == FleetPhase.READY:
+        if current.state != StepState.DONE:
+            steps.filter(pk=current.pk).update(
+                state=StepState.DONE, started_at=now, ended_at=now, message=message[:500]
+            )
+    elif old != FleetPhase.WAITING_CAPACITY or new != FleetPhase.LAUNCHING:
+        columns: dict[str, Any] = {"state": StepState.RUNNING, "message": message[:500]}
+        if current.started_at is None:
+            columns["started_at"] = now
+        steps.filter(pk=current.pk).update(**columns)
+
+
+def fleet_say(fleet: Fleet, message: str, *, checks: Sequence[Mapping[str, Any]] | None = None, **columns: Any) -> None:
+    """The newest sentence of the running step, and status columns that change without a change of phase."""
+    with transaction.atomic():
+        Fleet.objects.filter(pk=fleet.pk).update(message=message[:500], observed_at=clock.now(), **columns)
+        update: dict[str, Any] = {"message": message[:500]}
+        if checks is not None:
+            update["checks"] = list(checks)
+        FleetStep.objects.filter(fleet=fleet, state=StepState.RUNNING).update(**update)
+    fleet.message = message[:500]
+    for name, value in columns.items():
+        setattr(fleet, name, value)
+
+
+def fleet_launch_attempt(fleet: Fleet) -> None:
+    """Write the next launch attempt and its token before the call that spends. Compare-and-set on the attempt number."""
+    number = fleet.launch_attempt + 1
+    token = ids.idempotency_token(fleet.uid, number, "launch")
+    changed = Fleet.objects.filter(pk=fleet.pk, launch_attempt=fleet.launch_attempt).update(
+        launch_attempt=number, client_token=token
+    )
+    if changed == 1:
+        fleet.launch_attempt, fleet.client_token = number, token
+    else:
+        fleet.refresh_from_db()
+
+
+# --- nodes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeenInstance:
+    """One machine as EC2 shows it."""
+
+    name: str
+    provider_id: str
+    private_ip: str
+    zone_id: str
+    is_running: bool
+
+
+def fleet_nodes_observe(fleet: Fleet, instances: Iterable[SeenInstance]) -> None:
+    """Rows for the machines of a fleet; machines that are no longer listed are gone."""
+    with transaction.atomic():
+        known = {n.provider_id: n for n in Node.objects.filter(fleet=fleet).exclude(phase=NodePhase.GONE)}
+        seen: set[str] = set()
+        for instance in instances:
+            seen.add(instance.provider_id)
+            row = known.get(instance.provider_id)
+            if row is None:
+                # A name can come back with a new machine: the old row is history.
+                for old in Node.objects.filter(cluster=fleet.cluster, name=instance.name).exclude(phase=NodePhase.GONE):
+                    _node_gone(old)
+                row = Node(
+                    cluster=fleet.cluster,
+                    fleet=fleet,
+                    name=instance.name,
+                    provider_id=instance.provider_id,
+                    instance_type=fleet.instance_type,
+                    private_ip=instance.private_ip,
+                    zone_id=instance.zone_id,
+                    phase=NodePhase.PENDING,
+                )
+                row.save()
+            if instance.is_running and row.phase == NodePhase.PENDING:
+                move(row, NODE_TRANSITIONS, NodePhase.BOOTING, private_ip=instance.private_ip)
+        for provider_id, row in known.items():
+            if provider_id not in seen:
+                _node_gone(row)
+        Fleet.objects.filter(pk=fleet.pk).update(observed_nodes=len(seen))
+        fleet.observed_nodes = len(seen)
+
+
+def _node_gone(row: Node) -> None:
+    move(row, NODE_TRANSITIONS, NodePhase.GONE, gpus_used=0)
+    event("node", row.uid, "NodeGone", f"{row.name} is gone")
+
+
+@dataclass(frozen=True)
+class SeenNode:
+    """One node as the scheduler shows it."""
+
+    name: str
+    state: str
+    flags: tuple[str, ...]
+    gpu_type: str
+    gpus: int
+    gpus_used: int
+    cpus: int
+    memory_mib: int
+    reason: str
+    partitions: tuple[str, ...]
+
+
+def phase_of(seen: SeenNode) -> str:
+    """The phase that Slurm's words mean."""
+    words = {seen.state.upper(), *(f.upper() for f in seen.flags)}
+    if words & {"DOWN", "FAIL", "NOT_RESPONDING", "ERROR", "UNKNOWN", "POWERED_DOWN"}:
+        return NodePhase.DOWN
+    if words & {"DRAIN", "DRAINED", "DRAINING"}:
+        return NodePhase.DRAINING if seen.gpus_used or seen.state.upper() in ("ALLOCATED", "MIXED") else NodePhase.DRAINED
+    return NodePhase.READY
+
+
+def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
+    """Write what changed of the nodes a scheduler lists; how many rows changed.
+
+    A node the scheduler no longer lists is gone only if no fleet of ours claims it: a booting
+    machine is not listed yet.
+    """
+    known = live_nodes(cluster)
+    changed = 0
+    seen_names: set[str] = set()
+    now = clock.now()
+    for seen in nodes:
+        seen_names.add(seen.name)
+        columns = {
+            "observed_state": " ".join([seen.state, *seen.flags])[:120],
+            "observed_reason": seen.reason[:300],
+            "gpu_type": seen.gpu_type,
+            "gpus": seen.gpus,
+            "gpus_used": seen.gpus_used,
+            "cpus": seen.cpus,
+            "memory_mib": seen.memory_mib,
+            "partitions": list(seen.partitions),
+        }
+        phase = phase_of(seen)
+        row = known.get(seen.name)
+        with transaction.atomic():
+            if row is None:
+                row = Node(cluster=cluster, name=seen.name, phase=phase, observed_at=now, **columns)
+                row.save()
+                event("node", row.uid, "NodeJoined", f"{row.name} joined {cluster.name}")
+                changed += 1
+                continue
+            if row.phase == phase and all(getattr(row, k) == v for k, v in columns.items()):
+                continue
+            changed += 1
+            if row.phase == phase or not may_move(NODE_TRANSITIONS, row.phase, phase):
+                Node.objects.filter(pk=row.pk).update(observed_at=now, **columns)
+            else:
+                old = row.phase
+                move(row, NODE_TRANSITIONS, phase, observed_at=now, **columns)
+                event(
+                    "node",
+                    row.uid,
+                    "NodePhase",
+                    f"{row.name}: {NodePhase(phase).label}" + (f" ({seen.reason})" if seen.reason else ""),
+                    data={"phase": phase, "from": old, "reason": seen.reason},
+                )
+                if row.fleet_id:
+                    _ask_fleet(row.fleet_id)
+    for name, row in known.items():
+        if name not in seen_names:
+            if row.fleet_id is None:
+                with transaction.atomic():
+                    _node_gone(row)
+                changed += 1
+            elif row.phase in (NodePhase.READY, NodePhase.DRAINED, NodePhase.DRAINING):
+                with transaction.atomic():
+                    move(row, NODE_TRANSITIONS, NodePhase.DOWN, observed_reason="the scheduler no longer lists it")
+                    _ask_fleet(row.fleet_id)
+                changed += 1
+    return changed
+
+
+def _ask_fleet(fleet_id: int) -> None:
+    fleet = Fleet.objects.filter(pk=fleet_id).first()
+    if fleet is not None:
+        intent_ask("fleet.reconcile", fleet.uid)
+
+
+def node_drain_sent(node: Node, *, is_drained: bool, note: str = "") -> None:
+    """The scheduler was told; ``note`` says what could not be done."""
+    with transaction.atomic():
+        target = NodePhase.DRAINING if is_drained else NodePhase.READY
+        if may_move(NODE_TRANSITIONS, node.phase, target):
+            move(node, NODE_TRANSITIONS, target)
+        if not is_drained:
+            Node.objects.filter(pk=node.pk).update(resume_requested_at=None)
+        event("node", node.uid, "DrainSent" if is_drained else "ResumeSent", note or f"{node.name}: the scheduler was told")
+
+
+def exporter_observed(node: Node, *, missing: Sequence[str] = (), error: str = "") -> None:
+    """One exporter read of one node."""
+    columns: dict[str, Any] = {"exporter_error": error[:300]}
+    if not error:
+        columns |= {"exporter_read_at": clock.now(), "exporter_missing": list(missing)}
+    Node.objects.filter(pk=node.pk).update(**columns)

@@ -1,0 +1,239 @@
+"""Named reads of clusters, fleets and nodes, and the sentence each of them opens with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from apps.clusters.models import Cluster, Fleet, Node
+from apps.clusters.states import (
+    FLEET_BILLED,
+    FLEET_LIVE,
+    ClusterPhase,
+    FleetPhase,
+    NodePhase,
+)
+from apps.core import clock, units
+from apps.core.errors import NotFound
+from apps.teams.permissions import Actor
+
+
+def clusters_visible_to(actor: Actor) -> QuerySet[Cluster]:
+    """All clusters that were not deleted, for everyone with a role."""
+    if not actor.holds("clusters.view"):
+        return Cluster.objects.none()
+    return Cluster.objects.exclude(phase=ClusterPhase.DELETED).select_related("account")
+
+
+def cluster_for(*, actor: Actor, may: str, uid: str) -> Cluster:
+    """The cluster of this uid or name. Raises NotFound."""
+    rows = clusters_visible_to(actor) if actor.holds(may) else Cluster.objects.none()
+    cluster = rows.filter(uid=uid).first() or rows.filter(name=uid).first()
+    if cluster is None:
+        raise NotFound(f"no cluster {uid} in which you may do this")
+    return cluster
+
+
+def cluster_by_uid(uid: str) -> Cluster | None:
+    """For the worker."""
+    return Cluster.objects.select_related("account").filter(uid=uid).first()
+
+
+def fleets_visible_to(actor: Actor) -> QuerySet[Fleet]:
+    """All fleets, deleted ones included, for everyone with a role."""
+    if not actor.holds("clusters.view"):
+        return Fleet.objects.none()
+    return Fleet.objects.select_related("cluster", "cluster__account", "team")
+
+
+def fleet_for(*, actor: Actor, may: str, uid: str) -> Fleet:
+    """The fleet of this uid. Raises NotFound."""
+    rows = fleets_visible_to(actor) if actor.holds(may) else Fleet.objects.none()
+    fleet = rows.filter(uid=uid).first()
+    if fleet is None:
+        raise NotFound(f"no fleet {uid} in which you may do this")
+    return fleet
+
+
+def fleet_by_uid(uid: str) -> Fleet | None:
+    """For the worker."""
+    return Fleet.objects.select_related("cluster", "cluster__account", "team").filter(uid=uid).first()
+
+
+def nodes_visible_to(actor: Actor) -> QuerySet[Node]:
+    """Nodes that exist, for everyone with a role."""
+    if not actor.holds("clusters.view"):
+        return Node.objects.none()
+    return Node.objects.exclude(phase=NodePhase.GONE).select_related("cluster", "fleet")
+
+
+def node_for(*, actor: Actor, may: str, uid: str) -> Node:
+    """The node of this uid. Raises NotFound."""
+    rows = nodes_visible_to(actor) if actor.holds(may) else Node.objects.none()
+    node = rows.filter(uid=uid).first()
+    if node is None:
+        raise NotFound(f"no node {uid} in which you may do this")
+    return node
+
+
+def node_by_uid(uid: str) -> Node | None:
+    """For the worker."""
+    return Node.objects.select_related("cluster", "fleet").filter(uid=uid).first()
+
+
+def live_nodes(cluster: Cluster) -> dict[str, Node]:
+    """Nodes of a cluster that exist, by name."""
+    return {n.name: n for n in Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """GPUs of one cluster: free and used on usable nodes, the rest down."""
+
+    cluster: Cluster
+    total: int
+    used: int
+    down: int
+    nodes: int
+
+    @property
+    def free(self) -> int:
+        """GPUs that a job could take now."""
+        return max(0, self.total - self.used - self.down)
+
+
+def capacities(clusters: list[Cluster]) -> list[Capacity]:
+    """GPU bars of several clusters in one query."""
+    rows = (
+        Node.objects.filter(cluster__in=clusters)
+        .exclude(phase=NodePhase.GONE)
+        .values("cluster_id")
+        .annotate(
+            total=Sum("gpus", default=0),
+            used=Sum("gpus_used", filter=Q(phase__in=[NodePhase.READY, NodePhase.DRAINING]), default=0),
+            down=Sum("gpus", filter=~Q(phase__in=[NodePhase.READY, NodePhase.DRAINING]), default=0),
+            nodes=Count("id"),
+        )
+    )
+    found = {r["cluster_id"]: r for r in rows}
+    empty = {"total": 0, "used": 0, "down": 0, "nodes": 0}
+    result = []
+    for cluster in clusters:
+        r = found.get(cluster.pk, empty)
+        result.append(Capacity(cluster, r["total"], r["used"], r["down"], r["nodes"]))
+    return result
+
+
+def burn_usd_per_hour(actor: Actor) -> Decimal:
+    """What fleets that may be billed cost per hour now, of those the actor may see the cost of."""
+    rows = Fleet.objects.filter(phase__in=FLEET_BILLED)
+    if not actor.everywhere("costs.view"):
+        rows = rows.filter(team__in=actor.team_ids("costs.view"))
+    return sum((f.usd_per_hour * f.observed_nodes for f in rows if f.usd_per_hour is not None), Decimal(0))
+
+
+def is_stale(read_at: datetime | None, period_s: float) -> bool:
+    """Whether a live figure is older than three of its periods."""
+    return read_at is None or (clock.now() - read_at).total_seconds() > max(3 * period_s, 15)
+
+
+def fleet_sentence(fleet: Fleet) -> str:
+    """What is going on with a fleet, since when, what next."""
+    since = units.duration(clock.now() - fleet.phase_since)
+    name = fleet.instance_type
+    match fleet.phase:
+        case FleetPhase.PENDING:
+            return _("Accepted: %(nodes)s × %(type)s; the worker takes it up next.") % {"nodes": fleet.nodes, "type": name}
+        case FleetPhase.WAITING_CAPACITY:
+            wait = max(0.0, (fleet.next_try_at - clock.now()).total_seconds()) if fleet.next_try_at else 0
+            return _("Waiting: AWS has no %(type)s capacity now; next try in %(wait)s (refused %(count)s times so far).") % {
+                "type": name,
+                "wait": units.duration(wait),
+                "count": fleet.capacity_refusals,
+            }
+        case FleetPhase.READY:
+            return _("Ready: %(nodes)s × %(type)s in the cluster for %(since)s.") % {
+                "nodes": fleet.nodes,
+                "type": name,
+                "since": since,
+            }
+        case FleetPhase.DEGRADED:
+            return _("Degraded for %(since)s: %(seen)s of %(nodes)s machines are there. %(message)s") % {
+                "since": since,
+                "seen": fleet.observed_nodes,
+                "nodes": fleet.nodes,
+                "message": fleet.message,
+            }
+        case FleetPhase.FAILED:
+            return _("Failed %(since)s ago: %(message)s Nothing more is started; delete the fleet to clean up.") % {
+                "since": since,
+                "message": fleet.message.rstrip(".") + ".",
+            }
+        case FleetPhase.DELETING:
+            return _("Deleting for %(since)s: %(message)s") % {"since": since, "message": fleet.message}
+        case FleetPhase.DELETED:
+            return _("Deleted %(since)s ago; AWS holds nothing of it any more.") % {"since": since}
+        case _:
+            return _("%(step)s for %(since)s: %(message)s") % {
+                "step": FleetPhase(fleet.phase).label,
+                "since": since,
+                "message": fleet.message or "…",
+            }
+
+
+def cluster_sentence(cluster: Cluster, capacity: Capacity) -> str:
+    """What is going on with a cluster."""
+    since = units.duration(clock.now() - cluster.phase_since)
+    match cluster.phase:
+        case ClusterPhase.PENDING:
+            return _("Connecting to the scheduler for %(since)s. %(message)s") % {
+                "since": since,
+                "message": cluster.message,
+            }
+        case ClusterPhase.UNREACHABLE:
+            return _("Unreachable for %(since)s: %(message)s. What you see is the last known state.") % {
+                "since": since,
+                "message": cluster.message.rstrip("."),
+            }
+        case ClusterPhase.DELETING:
+            return _("Being removed from the portal. %(message)s") % {"message": cluster.message}
+        case _:
+            pass
+    if not capacity.nodes:
+        return _("Ready, but it has no nodes yet: create a fleet.")
+    return ngettext(
+        "Ready: %(free)s of %(total)s GPUs free on %(nodes)s node; %(down)s GPUs are out of service.",
+        "Ready: %(free)s of %(total)s GPUs free on %(nodes)s nodes; %(down)s GPUs are out of service.",
+        capacity.nodes,
+    ) % {"free": capacity.free, "total": capacity.total, "nodes": capacity.nodes, "down": capacity.down}
+
+
+def node_sentence(node: Node) -> str:
+    """What is going on with a node."""
+    since = units.duration(clock.now() - node.phase_since)
+    match node.phase:
+        case NodePhase.READY:
+            return _("In service for %(since)s: %(used)s of %(gpus)s GPUs in use.") % {
+                "since": since,
+                "used": node.gpus_used,
+                "gpus": node.gpus,
+            }
+        case NodePhase.DRAINING | NodePhase.DRAINED:
+            return _("Takes no new jobs for %(since)s: %(reason)s") % {
+                "since": since,
+                "reason": node.drain_reason or node.observed_reason or "–",
+            }
+        case NodePhase.DOWN:
+            return _("Down for %(since)s: %(reason)s") % {"since": since, "reason": node.observed_reason or "–"}
+        case _:
+            return _("%(phase)s for %(since)s.") % {"phase": NodePhase(node.phase).label, "since": since}
+
+
+def fleets_live(cluster: Cluster) -> list[Fleet]:
+    """Fleets of a cluster that were not deleted."""
+    return list(Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).select_related("team"))

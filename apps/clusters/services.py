@@ -1,0 +1,243 @@
+"""What people do with clusters, fleets and nodes; what the worker writes is in ``observations``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from django.db import IntegrityError, transaction
+
+from apps.audit.services import event, record
+from apps.catalog.selectors import type_by_name
+from apps.clusters.models import Cluster, Fleet, FleetStep, Node
+from apps.clusters.permissions import can_operate_clusters
+from apps.clusters.states import FLEET_LIVE, FLEET_STEPS, ClusterPhase, FleetPhase, NodePhase
+from apps.connections.models import CloudAccount
+from apps.connections.services import check_reference
+from apps.connections.states import AccountPhase
+from apps.core import clock
+from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
+from apps.intents.services import intent_ask
+from apps.teams.models import Team
+from apps.teams.permissions import Actor
+
+CLUSTER_INTENT = "cluster.connect"
+FLEET_INTENT = "fleet.reconcile"
+NODE_INTENT = "node.drain"
+_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,58}$")
+MAX_NODES = 100
+
+
+class ClusterInUse(Refusal):
+    """The cluster still has fleets."""
+
+
+class FleetInUse(Refusal):
+    """Jobs still run on the fleet's nodes."""
+
+
+def _operate(actor: Actor) -> None:
+    if not can_operate_clusters(actor):
+        raise Forbidden("only operators and administrators do this")
+
+
+def _refuse(problems: list[FieldProblem]) -> None:
+    if problems:
+        raise InvalidInput("; ".join(f"{p.pointer}: {p.detail}" for p in problems), problems=problems)
+
+
+def cluster_create(
+    *,
+    actor: Actor,
+    name: str,
+    api_url: str,
+    user_name: str,
+    token_ref: str,
+    working_root: str,
+    account: CloudAccount | None = None,
+    partition: str = "",
+    exporter_url: str = "",
+    responds_to_findings: bool = True,
+) -> Cluster:
+    """Record a scheduler and ask the worker to connect to it. Raises Forbidden, InvalidInput."""
+    _operate(actor)
+    problems: list[FieldProblem] = []
+    if not _NAME.match(name):
+        problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
+    if not re.match(r"^https?://[^\s/]+", api_url):
+        problems.append(FieldProblem("/api_url", "invalid", "must start with http:// or https://"))
+    if exporter_url and ("{node}" not in exporter_url or not re.match(r"^https?://", exporter_url)):
+        problems.append(FieldProblem("/exporter_url", "invalid", "an http(s) address with {node} where the name goes"))
+    if not working_root.startswith("/") or ".." in working_root:
+        problems.append(FieldProblem("/working_root", "invalid", "an absolute path that all nodes share"))
+    if not token_ref:
+        problems.append(FieldProblem("/token_ref", "required", "name the secret with the scheduler's token"))
+    problems += check_reference("/token_ref", token_ref)
+    _refuse(problems)
+    cluster = Cluster(
+        name=name,
+        account=account,
+        api_url=api_url.rstrip("/"),
+        user_name=user_name,
+        token_ref=token_ref,
+        partition=partition,
+        exporter_url=exporter_url,
+        working_root=working_root.rstrip("/"),
+        responds_to_findings=responds_to_findings,
+    )
+    try:
+        with transaction.atomic():
+            cluster.save()
+            after = {"name": name, "api_url": api_url, "user_name": user_name, "token_ref": token_ref}
+            record(actor, "cluster.create", "cluster", cluster.uid, after=after)
+            event("cluster", cluster.uid, "ClusterCreated", f"created by {actor.name}")
+            intent_ask(CLUSTER_INTENT, cluster.uid)
+    except IntegrityError:
+        raise InvalidInput(
+            f"a cluster named {name} exists", problems=[FieldProblem("/name", "taken", "already used")]
+        ) from None
+    return cluster
+
+
+def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> None:
+    """Take a cluster out of the portal; the scheduler itself is not touched. Raises ClusterInUse while it has fleets."""
+    _operate(actor)
+    with transaction.atomic():
+        live = Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).count()
+        if live:
+            raise ClusterInUse(f"cluster {cluster.name} still has {live} fleet(s); delete them first")
+        cluster.spec_update(expected_version, delete_requested_at=clock.now())
+        record(actor, "cluster.delete", "cluster", cluster.uid, before={"name": cluster.name})
+        intent_ask(CLUSTER_INTENT, cluster.uid)
+
+
+def fleet_create(
+    *,
+    actor: Actor,
+    cluster: Cluster,
+    name: str,
+    instance_type: str,
+    nodes: int,
+    subnet_id: str,
+    security_group_ids: Sequence[str],
+    image_id: str,
+    partition: str = "",
+    team: Team | None = None,
+) -> Fleet:
+    """Record a fleet with its steps and ask the worker to launch it. Raises Forbidden, InvalidInput, TransitionConflict."""
+    _operate(actor)
+    problems: list[FieldProblem] = []
+    kind = type_by_name(instance_type)
+    if kind is None:
+        problems.append(FieldProblem("/instance_type", "unknown", f"{instance_type!r} is not in the catalog"))
+    elif kind.usd_per_hour is None:
+        problems.append(
+            FieldProblem("/instance_type", "not-on-demand", f"{instance_type} has no published on-demand price; it is sold through reservations")
+        )
+    if not 1 <= nodes <= MAX_NODES:
+        problems.append(FieldProblem("/nodes", "out-of-range", f"from 1 to {MAX_NODES} in one launch"))
+    if not _NAME.match(name):
+        problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
+    for pointer, value, prefix in (("/subnet_id", subnet_id, "subnet-"), ("/image_id", image_id, "ami-")):
+        if not value.startswith(prefix):
+            problems.append(FieldProblem(pointer, "invalid", f"must start with {prefix}"))
+    if not security_group_ids or any(not s.startswith("sg-") for s in security_group_ids):
+        problems.append(FieldProblem("/security_group_ids", "invalid", "one or more, each starting with sg-"))
+    _refuse(problems)
+    assert kind is not None
+    account = cluster.account
+    if account is None:
+        raise TransitionConflict(f"cluster {cluster.name} has no cloud account, so machines cannot be launched for it")
+    if account.phase != AccountPhase.CONNECTED:
+        raise TransitionConflict(f"account {account.name} is not connected: {account.message or 'still checking'}")
+    if account.is_paused:
+        raise TransitionConflict(f"account {account.name} is paused; resume it first")
+    fleet = Fleet(
+        cluster=cluster,
+        team=team,
+        name=name,
+        instance_type=instance_type,
+        nodes=nodes,
+        subnet_id=subnet_id,
+        security_group_ids=list(security_group_ids),
+        image_id=image_id,
+        partition=partition or cluster.partition or "gpu",
+        usd_per_hour=kind.usd_per_hour,
+        price_source=f"{kind.name} on demand, {kind.price_date} ({kind.price_source})"[:200],
+    )
+    try:
+        with transaction.atomic():
+            fleet.save()
+            FleetStep.objects.bulk_create(
+                FleetStep(fleet=fleet, ordinal=i, name=step, expected_s=expected)
+                for i, (step, expected) in enumerate(FLEET_STEPS)
+            )
+            after = {
+                "cluster": cluster.name,
+                "name": name,
+                "instance_type": instance_type,
+                "nodes": nodes,
+                "usd_per_hour": str(kind.usd_per_hour * nodes),
+            }
+            record(actor, "fleet.create", "fleet", fleet.uid, team_id=team.pk if team else None, after=after)
+            event("fleet", fleet.uid, "FleetCreated", f"{nodes} × {instance_type} asked for by {actor.name}")
+            intent_ask(FLEET_INTENT, fleet.uid)
+    except IntegrityError:
+        raise InvalidInput(
+            f"cluster {cluster.name} already has a fleet named {name}",
+            problems=[FieldProblem("/name", "taken", "already used")],
+        ) from None
+    return fleet
+
+
+def fleet_delete(*, actor: Actor, fleet: Fleet, expected_version: int, busy_nodes: Sequence[str] = ()) -> None:
+    """Tear a fleet down. ``busy_nodes`` are those with running jobs: while there are any it is refused."""
+    _operate(actor)
+    if fleet.phase == FleetPhase.DELETED:
+        raise TransitionConflict("the fleet is already deleted")
+    if busy_nodes:
+        raise FleetInUse(f"jobs run on {', '.join(sorted(busy_nodes)[:5])}; cancel them or wait for their end")
+    with transaction.atomic():
+        if fleet.delete_requested_at is None:
+            fleet.spec_update(expected_version, delete_requested_at=clock.now(), generation=fleet.generation + 1)
+            record(actor, "fleet.delete", "fleet", fleet.uid, before={"name": fleet.name, "nodes": fleet.nodes})
+            event("fleet", fleet.uid, "FleetDeleteRequested", f"deletion asked for by {actor.name}")
+        intent_ask(FLEET_INTENT, fleet.uid)
+
+
+def node_drain(*, actor: Actor, node: Node, reason: str) -> None:
+    """Ask for a node to take no new jobs; asking twice keeps the first reason. Raises Forbidden, InvalidInput."""
+    if not actor.everywhere("health.operate"):
+        raise Forbidden("only operators and administrators drain nodes")
+    if not reason.strip():
+        raise InvalidInput("say why", problems=[FieldProblem("/reason", "required", "say why")])
+    if node.phase == NodePhase.GONE:
+        raise TransitionConflict("the node is gone")
+    with transaction.atomic():
+        changed = Node.objects.filter(pk=node.pk, drain_requested_at__isnull=True).update(
+            drain_requested_at=clock.now(), drain_reason=reason.strip()[:300], resume_requested_at=None
+        )
+        if changed:
+            record(actor, "node.drain", "node", node.uid, after={"node": node.name, "reason": reason})
+            event("node", node.uid, "DrainRequested", f"drain of {node.name}: {reason}", data={"reason": reason})
+        intent_ask(NODE_INTENT, node.uid)
+
+
+def node_resume(*, actor: Actor, node: Node) -> None:
+    """Ask for a drained node to take jobs again. Raises Forbidden."""
+    if not actor.everywhere("health.operate"):
+        raise Forbidden("only operators and administrators resume nodes")
+    with transaction.atomic():
+        Node.objects.filter(pk=node.pk).update(
+            drain_requested_at=None, drain_reason="", resume_requested_at=clock.now()
+        )
+        record(actor, "node.resume", "node", node.uid, before={"node": node.name, "reason": node.drain_reason})
+        event("node", node.uid, "ResumeRequested", f"resume of {node.name} by {actor.name}")
+        intent_ask(NODE_INTENT, node.uid)
+
+
+def clusters_connected() -> list[Cluster]:
+    """Clusters whose collectors should run."""
+    return list(
+        Cluster.objects.filter(phase__in=[ClusterPhase.READY, ClusterPhase.UNREACHABLE]).select_related("account")
+    )

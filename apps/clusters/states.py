@@ -1,0 +1,173 @@
+"""States of clusters, fleets, steps and nodes.
+
+Cluster:
+
+    PENDING ──▶ READY ◀──▶ UNREACHABLE
+       └──▶ UNREACHABLE      any ──▶ DELETING ──▶ DELETED
+
+Fleet (each working phase may end in FAILED, and any may be deleted):
+
+    PENDING ▶ PREFLIGHT ▶ PLACEMENT_GROUP ▶ LAUNCH_TEMPLATE ▶ LAUNCHING ▶ BOOTING ▶ JOINING ▶ READY ◀▶ DEGRADED
+                                                                ▲│
+                                                   WAITING_CAPACITY
+    any ▶ DELETING ▶ DELETED
+
+Node:
+
+    PENDING ▶ BOOTING ▶ READY ▶ DRAINING ▶ DRAINED ▶ READY
+                          └──▶ DOWN ▶ READY            any ▶ GONE
+"""
+
+from __future__ import annotations
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy as _
+
+
+class ClusterKind(TextChoices):
+    """What schedules jobs there."""
+
+    SLURM = "slurm", "Slurm"
+
+
+class ClusterPhase(TextChoices):
+    """Where a cluster is."""
+
+    PENDING = "PENDING", _("Connecting")
+    READY = "READY", _("Ready")
+    UNREACHABLE = "UNREACHABLE", _("Unreachable")
+    DELETING = "DELETING", _("Deleting")
+    DELETED = "DELETED", _("Deleted")
+
+
+class FleetPhase(TextChoices):
+    """Where a fleet is."""
+
+    PENDING = "PENDING", _("Accepted")
+    PREFLIGHT = "PREFLIGHT", _("Preflight")
+    PLACEMENT_GROUP = "PLACEMENT_GROUP", _("Placement group")
+    LAUNCH_TEMPLATE = "LAUNCH_TEMPLATE", _("Launch template")
+    LAUNCHING = "LAUNCHING", _("Launching")
+    WAITING_CAPACITY = "WAITING_CAPACITY", _("Waiting for capacity")
+    BOOTING = "BOOTING", _("Booting")
+    JOINING = "JOINING", _("Joining")
+    READY = "READY", _("Ready")
+    DEGRADED = "DEGRADED", _("Degraded")
+    FAILED = "FAILED", _("Failed")
+    DELETING = "DELETING", _("Deleting")
+    DELETED = "DELETED", _("Deleted")
+
+
+class NodePhase(TextChoices):
+    """Where a node is."""
+
+    PENDING = "PENDING", _("Pending")
+    BOOTING = "BOOTING", _("Booting")
+    READY = "READY", _("Ready")
+    DRAINING = "DRAINING", _("Draining")
+    DRAINED = "DRAINED", _("Drained")
+    DOWN = "DOWN", _("Down")
+    GONE = "GONE", _("Gone")
+
+
+class StepState(TextChoices):
+    """Where a provisioning step is."""
+
+    WAITING = "WAITING", _("Waiting")
+    RUNNING = "RUNNING", _("Running")
+    DONE = "DONE", _("Done")
+    FAILED = "FAILED", _("Failed")
+
+
+C, F, N = ClusterPhase, FleetPhase, NodePhase
+
+CLUSTER_TRANSITIONS: dict[str, frozenset[str]] = {
+    C.PENDING: frozenset({C.READY, C.UNREACHABLE, C.DELETING}),
+    C.READY: frozenset({C.UNREACHABLE, C.DELETING}),
+    C.UNREACHABLE: frozenset({C.READY, C.DELETING}),
+    C.DELETING: frozenset({C.DELETED}),
+    C.DELETED: frozenset(),
+}
+FLEET_TRANSITIONS: dict[str, frozenset[str]] = {
+    F.PENDING: frozenset({F.PREFLIGHT, F.DELETING}),
+    F.PREFLIGHT: frozenset({F.PLACEMENT_GROUP, F.FAILED, F.DELETING}),
+    F.PLACEMENT_GROUP: frozenset({F.LAUNCH_TEMPLATE, F.FAILED, F.DELETING}),
+    F.LAUNCH_TEMPLATE: frozenset({F.LAUNCHING, F.FAILED, F.DELETING}),
+    F.LAUNCHING: frozenset({F.BOOTING, F.WAITING_CAPACITY, F.FAILED, F.DELETING}),
+    F.WAITING_CAPACITY: frozenset({F.LAUNCHING, F.FAILED, F.DELETING}),
+    F.BOOTING: frozenset({F.JOINING, F.FAILED, F.DELETING}),
+    F.JOINING: frozenset({F.READY, F.FAILED, F.DELETING}),
+    F.READY: frozenset({F.DEGRADED, F.DELETING}),
+    F.DEGRADED: frozenset({F.READY, F.DELETING}),
+    F.FAILED: frozenset({F.DELETING}),
+    F.DELETING: frozenset({F.DELETED}),
+    F.DELETED: frozenset(),
+}
+NODE_TRANSITIONS: dict[str, frozenset[str]] = {
+    N.PENDING: frozenset({N.BOOTING, N.READY, N.DOWN, N.GONE}),
+    N.BOOTING: frozenset({N.READY, N.DRAINED, N.DRAINING, N.DOWN, N.GONE}),
+    N.READY: frozenset({N.DRAINING, N.DRAINED, N.DOWN, N.GONE}),
+    N.DRAINING: frozenset({N.DRAINED, N.READY, N.DOWN, N.GONE}),
+    N.DRAINED: frozenset({N.READY, N.DRAINING, N.DOWN, N.GONE}),
+    N.DOWN: frozenset({N.READY, N.DRAINING, N.DRAINED, N.GONE}),
+    N.GONE: frozenset(),
+}
+FLEET_WORKING = frozenset(
+    {
+        F.PENDING,
+        F.PREFLIGHT,
+        F.PLACEMENT_GROUP,
+        F.LAUNCH_TEMPLATE,
+        F.LAUNCHING,
+        F.WAITING_CAPACITY,
+        F.BOOTING,
+        F.JOINING,
+        F.DELETING,
+    }
+)
+FLEET_LIVE = frozenset(set(F) - {F.DELETED})
+#: Phases in which machines may be billed.
+FLEET_BILLED = frozenset({F.LAUNCHING, F.BOOTING, F.JOINING, F.READY, F.DEGRADED, F.DELETING})
+NODE_USABLE = frozenset({N.READY})
+
+CLUSTER_COLOURS: dict[str, str] = {
+    C.PENDING: "busy",
+    C.READY: "good",
+    C.UNREACHABLE: "bad",
+    C.DELETING: "busy",
+    C.DELETED: "off",
+}
+FLEET_COLOURS: dict[str, str] = {
+    F.PENDING: "wait",
+    F.PREFLIGHT: "busy",
+    F.PLACEMENT_GROUP: "busy",
+    F.LAUNCH_TEMPLATE: "busy",
+    F.LAUNCHING: "busy",
+    F.WAITING_CAPACITY: "wait",
+    F.BOOTING: "busy",
+    F.JOINING: "busy",
+    F.READY: "good",
+    F.DEGRADED: "warn",
+    F.FAILED: "bad",
+    F.DELETING: "busy",
+    F.DELETED: "off",
+}
+NODE_COLOURS: dict[str, str] = {
+    N.PENDING: "wait",
+    N.BOOTING: "busy",
+    N.READY: "good",
+    N.DRAINING: "warn",
+    N.DRAINED: "warn",
+    N.DOWN: "bad",
+    N.GONE: "off",
+}
+#: (phase that runs the step, name of the step, expected seconds on EC2).
+FLEET_STEPS: tuple[tuple[str, int], ...] = (
+    (F.PREFLIGHT, 10),
+    (F.PLACEMENT_GROUP, 5),
+    (F.LAUNCH_TEMPLATE, 5),
+    (F.LAUNCHING, 30),
+    (F.BOOTING, 240),
+    (F.JOINING, 120),
+    (F.READY, 1),
+)

@@ -1,0 +1,1 @@
+"""Cloud accounts and other credentials by reference, with a pause switch."""

@@ -1,0 +1,43 @@
+"""CloudAccount: one AWS account in one region, its secrets by reference."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from apps.connections.states import AccountPhase
+from apps.core.models import Reconciled
+
+
+class CloudAccount(Reconciled):
+    """How the worker reaches an AWS account.
+
+    ``credentials_ref`` names a secret (``env:NAME``, ``file:NAME``; empty: the worker's own role) and
+    never holds one. ``endpoint_url`` replaces AWS's addresses, e.g. for VPC endpoints. ``is_paused``
+    stops every call that would change something in the account.
+    """
+
+    uid_prefix = "acct"
+
+    name = models.SlugField(max_length=60, unique=True)
+    region = models.CharField(max_length=30)
+    endpoint_url = models.URLField(blank=True, default="")
+    credentials_ref = models.CharField(max_length=200, blank=True, default="")
+    role_arn = models.CharField(max_length=200, blank=True, default="")
+    is_paused = models.BooleanField(default=False)
+
+    phase = models.CharField(max_length=16, choices=AccountPhase.choices, default=AccountPhase.PENDING)
+    observed_account_id = models.CharField(max_length=20, blank=True, default="")
+    observed_arn = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(phase__in=[c.value for c in AccountPhase]), name="connections_account_known_phase"
+            )
+        ]
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name

@@ -1,0 +1,15 @@
+"""Who may see and change connections."""
+
+from __future__ import annotations
+
+from apps.teams.permissions import Actor
+
+
+def can_view_account(actor: Actor) -> bool:
+    """Operators and administrators."""
+    return actor.everywhere("connections.view")
+
+
+def can_manage_account(actor: Actor) -> bool:
+    """Operators and administrators."""
+    return actor.everywhere("connections.manage")

@@ -1,0 +1,8 @@
+"""Django's registration of the core app."""
+
+from django.apps import AppConfig
+
+
+class CoreConfig(AppConfig):
+    name = "apps.core"
+    label = "core"

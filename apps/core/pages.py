@@ -1,0 +1,101 @@
+"""Base classes of pages: a page without a declared right cannot be written, let alone reached."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import structlog
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views import View
+
+from apps.core.actors import Actor, actor_of
+from apps.core.errors import Forbidden, NotFound, Refusal
+
+log = structlog.get_logger(__name__)
+
+#: Rights that everyone who is signed in holds, and that nobody needs.
+SIGNED_IN = "signed-in"
+PUBLIC = "public"
+
+
+def error_page(request: HttpRequest, status: int, title: str, detail: str) -> HttpResponse:
+    """An error as a page, or as an inline notice when htmx asked."""
+    template = "error.html#notice" if getattr(request, "htmx", False) else "error.html"
+    context = {
+        "status": status,
+        "title": title,
+        "detail": detail,
+        "request_id": getattr(request, "request_id", ""),
+    }
+    response = render(request, template, context, status=status)
+    if getattr(request, "htmx", False):
+        response["HX-Retarget"] = "#notices"
+        response["HX-Reswap"] = "innerHTML"
+    return response
+
+
+def refusal_page(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+    """A refusal in a person's words."""
+    titles = {
+        403: _("You may not do this"),
+        404: _("Not found"),
+        400: _("The address holds something unknown"),
+        409: _("Not possible right now"),
+        412: _("Someone else changed this meanwhile"),
+        422: _("Please correct the input"),
+    }
+    return error_page(request, refusal.status, titles.get(refusal.status, _("Declined")), refusal.detail)
+
+
+class Page(View):
+    """A page: declares ``right`` (a right's name, SIGNED_IN or PUBLIC) and answers refusals in words."""
+
+    right: ClassVar[str] = ""
+    actor: Actor
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse at import time to define a page that forgot its right."""
+        super().__init_subclass__(**kwargs)
+        if not cls.right and not cls.__dict__.get("abstract", False):
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} declares no right")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Check the right, answer, and turn refusals into pages."""
+        self.actor = actor_of(request)
+        if self.right != PUBLIC:
+            if not self.actor.is_known:
+                return redirect_to_login(request.get_full_path())
+            if self.right != SIGNED_IN and not self.actor.holds(self.right):
+                return refusal_page(request, Forbidden(_("Your roles do not include this. A team lead or admin can.")))
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except Refusal as refusal:
+            log.info("refused", code=refusal.code, detail=refusal.detail, status=refusal.status)
+            return refusal_page(request, refusal)
+
+    def say(self, text: str) -> None:
+        """Leave a short confirmation for the next page."""
+        messages.success(self.request, text)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """The page for a form that was too old or came from elsewhere."""
+    return error_page(
+        request, 403, _("The form has expired"), _("Reload the page and send it again; nothing was changed.")
+    )
+
+
+def page_not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """404 for addresses that no page answers."""
+    return refusal_page(request, NotFound(_("There is no such page.")))
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """500: the request id leads operators to the log line."""
+    return error_page(
+        request, 500, _("Something broke on our side"), _("Nothing you sent is lost in a half-done state. Try again.")
+    )

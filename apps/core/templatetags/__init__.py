@@ -1,0 +1,1 @@
+"""Template filters and tags of the whole house."""

@@ -1,0 +1,169 @@
+"""Named reads of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.db.models import Q, QuerySet, Sum
+from django.db.models.functions import TruncDate
+
+from apps.core import clock
+from apps.costs.models import Account, Budget, Posting
+from apps.costs.states import AccountKind, PostingKind, Unit
+from apps.teams.models import Team
+from apps.teams.permissions import Actor
+
+ZERO = Decimal(0)
+
+
+def month_of(instant: datetime | None = None) -> str:
+    """The period an instant falls in, e.g. ``2026-11``."""
+    return (instant or clock.now()).strftime("%Y-%m")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One team in one unit: limit = free + held + spent (spent is zero for concurrent GPUs)."""
+
+    team: Team
+    unit: str
+    free: Decimal
+    held: Decimal
+    spent: Decimal
+
+    @property
+    def limit(self) -> Decimal:
+        """What was granted for the period."""
+        return self.free + self.held + self.spent
+
+    @property
+    def used_percent(self) -> int:
+        """Held and spent of the limit, 0–100."""
+        if self.limit <= 0:
+            return 100 if self.held + self.spent > 0 else 0
+        return int(min(Decimal(100), (self.held + self.spent) * 100 / self.limit))
+
+
+def standing_of(team: Team, unit: str, period: str | None = None) -> Standing:
+    """A team's balances now, in money for this month unless ``period`` says otherwise."""
+    when = "" if unit == Unit.GPUS else (period or month_of())
+    found = dict(Account.objects.filter(team=team, unit=unit, period=when).values_list("kind", "balance"))
+    return Standing(
+        team,
+        unit,
+        found.get(AccountKind.FREE, ZERO),
+        found.get(AccountKind.HELD, ZERO),
+        found.get(AccountKind.SPENT, ZERO),
+    )
+
+
+def standings_of(teams: Iterable[Team], unit: str) -> list[Standing]:
+    """``standing_of`` for many teams in one query."""
+    listed = list(teams)
+    when = "" if unit == Unit.GPUS else month_of()
+    balances: dict[tuple[int, str], Decimal] = {
+        (team_id, kind): balance
+        for team_id, kind, balance in Account.objects.filter(team__in=listed, unit=unit, period=when).values_list(
+            "team_id", "kind", "balance"
+        )
+    }
+    return [
+        Standing(
+            t,
+            unit,
+            balances.get((t.pk, AccountKind.FREE), ZERO),
+            balances.get((t.pk, AccountKind.HELD), ZERO),
+            balances.get((t.pk, AccountKind.SPENT), ZERO),
+        )
+        for t in listed
+    ]
+
+
+def postings_of(subject_uid: str, unit: str | None = None) -> QuerySet[Posting]:
+    """All postings of one job, oldest first; the caller has checked the right to the job."""
+    rows = Posting.objects.filter(subject_uid=subject_uid).select_related("source", "target").order_by("id")
+    return rows.filter(unit=unit) if unit else rows
+
+
+def postings_visible_to(actor: Actor) -> QuerySet[Posting]:
+    """Postings of teams whose costs the actor may see, newest first."""
+    rows = Posting.objects.select_related("source__team", "target__team").order_by("-id")
+    if actor.everywhere("costs.view"):
+        return rows
+    return rows.filter(source__team__in=actor.team_ids("costs.view"))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What one job moved in one unit."""
+
+    held: Decimal
+    charged: Decimal
+    released: Decimal
+
+    @property
+    def open_hold(self) -> Decimal:
+        """What is still set aside."""
+        return self.held - self.released - self.charged
+
+
+def sums_of(subject_uids: Iterable[str], unit: str = Unit.USD) -> dict[str, Sums]:
+    """Held, charged and released by subject, in one query; subjects without postings are absent."""
+    rows = (
+        Posting.objects.filter(subject_uid__in=list(subject_uids), unit=unit)
+        .values("subject_uid")
+        .annotate(
+            held=Sum("amount", filter=Q(kind=PostingKind.HOLD), default=ZERO),
+            charged=Sum("amount", filter=Q(kind=PostingKind.CHARGE), default=ZERO),
+            released=Sum("amount", filter=Q(kind=PostingKind.RELEASE), default=ZERO),
+        )
+    )
+    return {r["subject_uid"]: Sums(r["held"], r["charged"], r["released"]) for r in rows}
+
+
+def charged_by_day(team_ids: Iterable[int] | None, since: datetime) -> list[tuple[str, Decimal]]:
+    """USD charged per UTC day since an instant, for some teams or (None) all; days without charges are absent."""
+    rows = Posting.objects.filter(kind=PostingKind.CHARGE, unit=Unit.USD, at__gte=since)
+    if team_ids is not None:
+        rows = rows.filter(target__team__in=list(team_ids))
+    by_day = rows.annotate(day=TruncDate("at")).values("day").annotate(usd=Sum("amount")).order_by("day")
+    return [(r["day"].isoformat(), r["usd"]) for r in by_day]
+
+
+def budget_of(team: Team) -> Budget | None:
+    """The team's monthly budget, or None when nobody set one."""
+    return Budget.objects.filter(team=team).first()
+
+
+@dataclass(frozen=True)
+class LedgerReport:
+    """The proof that the books balance."""
+
+    postings: int
+    sum_of_balances: Decimal
+    accounts_off: int
+
+    @property
+    def is_balanced(self) -> bool:
+        """Every balance equals its postings and all of them sum to zero."""
+        return self.sum_of_balances == 0 and self.accounts_off == 0
+
+
+def ledger_check() -> LedgerReport:
+    """Recompute every balance from the postings."""
+    total = Account.objects.aggregate(s=Sum("balance", default=ZERO))["s"]
+    incoming = dict(
+        Posting.objects.order_by().values("target").annotate(s=Sum("amount")).values_list("target", "s")
+    )
+    outgoing = dict(
+        Posting.objects.order_by().values("source").annotate(s=Sum("amount")).values_list("source", "s")
+    )
+    off = sum(
+        1
+        for pk, balance in Account.objects.values_list("pk", "balance")
+        if balance != incoming.get(pk, ZERO) - outgoing.get(pk, ZERO)
+    )
+    return LedgerReport(Posting.objects.count(), total, off)

@@ -1,0 +1,1 @@
+"""Home, search and the frame of every page: reads everyone, owned by no one."""

@@ -1,0 +1,8 @@
+"""Django's registration of the dashboard app."""
+
+from django.apps import AppConfig
+
+
+class DashboardConfig(AppConfig):
+    name = "apps.dashboard"
+    label = "dashboard"

@@ -1,0 +1,1 @@
+"""GPU health: exporter readings, events, findings with evidence, and the catalogue of XID codes."""

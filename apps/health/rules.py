@@ -1,0 +1,102 @@
+"""From one exporter page to faults: pure, so that every rule is a table in a test.
+
+A windowed XID count above zero is an event; the sticky last value is not (it may be days old). A GPU
+that fell off the bus stops having gauges: absence against the inventory is the evidence. Values the
+exporter does not give are unknown, not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one GPU's lines said; the worker makes it from the provider's sample."""
+
+    index: int
+    uuid: str
+    pci_bus_id: str
+    has_gauges: bool
+    xid_counts: Mapping[int, int]
+    xid_last: int | None
+    row_remap_pending: int | None
+    row_remap_failure: int | None
+    ecc_dbe_volatile: int | None
+    uncorrectable_remapped_rows: int | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault seen on one page. ``code`` is the XID number as text, or a name of our own in CamelCase."""
+
+    source: str
+    code: str
+    gpu_index: int | None
+    gpu_uuid: str
+    text: str
+    evidence: Mapping[str, Any]
+
+
+#: Uncorrectable remapped rows from which NVIDIA's RMA policy asks for replacement.
+ROW_REMAP_LIMIT = 512
+
+
+def faults_on(page: Sequence[Reading], *, expected_gpus: int) -> list[Fault]:
+    """Every fault this page shows, in GPU order; ``expected_gpus`` comes from the inventory (0: unknown)."""
+    found: list[Fault] = []
+    for gpu in page:
+        base: dict[str, Any] = {"gpu": gpu.index, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id, **gpu.facts}
+        for code, count in sorted(gpu.xid_counts.items()):
+            if code <= 0 or count <= 0:
+                continue
+            evidence = base | {
+                "metric": "DCGM_EXP_XID_ERRORS_COUNT",
+                "xid": code,
+                "count_in_window": count,
+                "on_bus": gpu.has_gauges,
+            }
+            found.append(
+                Fault("xid", str(code), gpu.index, gpu.uuid, f"XID {code} logged {count}× by GPU {gpu.index}", evidence)
+            )
+        if gpu.row_remap_failure == 1:
+            evidence = base | {"metric": "DCGM_FI_DEV_ROW_REMAP_FAILURE", "value": 1}
+            found.append(Fault("dcgm", "RowRemapFailure", gpu.index, gpu.uuid, "row remapping failed", evidence))
+        elif gpu.uncorrectable_remapped_rows is not None and gpu.uncorrectable_remapped_rows >= ROW_REMAP_LIMIT:
+            evidence = base | {
+                "metric": "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+                "value": gpu.uncorrectable_remapped_rows,
+            }
+            found.append(Fault("dcgm", "RowRemapExhausted", gpu.index, gpu.uuid, "remapped rows at the limit", evidence))
+        if gpu.row_remap_pending == 1:
+            evidence = base | {"metric": "DCGM_FI_DEV_ROW_REMAP_PENDING", "value": 1}
+            found.append(
+                Fault("dcgm", "RowRemapPending", gpu.index, gpu.uuid, "a row remap waits for a reset", evidence)
+            )
+        if gpu.ecc_dbe_volatile is not None and gpu.ecc_dbe_volatile > 0 and not gpu.xid_counts.get(48):
+            evidence = base | {"metric": "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "value": gpu.ecc_dbe_volatile}
+            found.append(Fault("dcgm", "EccDoubleBit", gpu.index, gpu.uuid, "uncorrectable memory errors", evidence))
+    seen = sum(1 for gpu in page if gpu.has_gauges)
+    if expected_gpus and 0 < seen < expected_gpus:
+        silent = sorted(gpu.index for gpu in page if not gpu.has_gauges)
+        evidence = {"expected": expected_gpus, "visible": seen, "without_gauges": silent}
+        found.append(Fault("inventory", "GpuMissing", None, "", f"{seen} of {expected_gpus} GPUs visible", evidence))
+    return found
+
+
+#: Our own codes: (title, severity, suggested action).
+OWN_CODES: dict[str, tuple[str, str, str]] = {
+    "RowRemapFailure": ("Row remapping failed", "replace", "drain, then replace: NVIDIA's RMA flag is set"),
+    "RowRemapExhausted": ("Remapped rows at NVIDIA's limit", "replace", "drain, then replace"),
+    "RowRemapPending": ("Row remap pending", "watch", "reset the GPU when the node is idle"),
+    "EccDoubleBit": ("Uncorrectable ECC errors", "reset", "drain, then reset the GPU"),
+    "GpuMissing": ("GPU missing from the bus", "watch", "a GPU without readings: check for XID 79, reboot if it stays"),
+}
+
+
+def trips_breaker(*, newly_faulty: int, pool: int) -> bool:
+    """Whether so many nodes failed at once that a driver push or a false positive is likelier than hardware."""
+    return newly_faulty > max(2, pool // 10)

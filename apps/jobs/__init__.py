@@ -1,0 +1,1 @@
+"""Jobs, their attempts, templates, logs and progress."""

@@ -1,0 +1,265 @@
+"""What runners post: heartbeats, log chunks, progress, checkpoints and the end, each exactly once by sequence number."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.checkpoints.services import checkpoint_gone, checkpoint_report
+from apps.core import clock
+from apps.core.errors import Refusal
+from apps.jobs.models import Attempt, Job, LogChunk, ProgressPoint, RunnerStream
+from apps.jobs.selectors import attempt_by_uid
+from apps.jobs.states import ATTEMPT_ENDED
+
+#: A runner may deliver what it buffered this long after its attempt ended.
+GRACE = timedelta(hours=24)
+MAX_EVENTS = 1000
+_KINDS = frozenset({"start", "heartbeat", "log", "progress", "checkpoint", "checkpoint_gone", "exit", "gap"})
+
+
+class IngestDenied(Refusal):
+    """The token is not this attempt's, or the attempt's time is over."""
+
+    status = 403
+
+
+class IngestExpired(Refusal):
+    """The attempt ended too long ago; nothing more is taken."""
+
+    status = 410
+
+
+class IngestMalformed(Refusal):
+    """The whole batch cannot be read."""
+
+    status = 422
+
+
+def ingest_token(attempt_uid: str) -> str:
+    """The bearer text of one attempt: derived, so that a repeated submit sends the same one and no table holds it."""
+    key = settings.CONFIG.token_peppers[0].get_secret_value().encode()
+    return _derive(attempt_uid, key)
+
+
+def _derive(attempt_uid: str, key: bytes) -> str:
+    digest = hmac.new(key, f"ingest/{attempt_uid}".encode(), hashlib.sha256).hexdigest()
+    return f"qdi_{digest}"
+
+
+def attempt_for_token(attempt_uid: str, bearer: str) -> Attempt:
+    """The attempt this token may write to. Raises IngestDenied, IngestExpired; unknown attempts look like bad tokens."""
+    fits = False
+    for pepper in settings.CONFIG.token_peppers:
+        fits |= hmac.compare_digest(_derive(attempt_uid, pepper.get_secret_value().encode()), bearer)
+    attempt = attempt_by_uid(attempt_uid) if fits else None
+    if attempt is None:
+        raise IngestDenied("this token does not open this attempt")
+    if attempt.phase in ATTEMPT_ENDED and attempt.ended_at is not None and clock.now() - attempt.ended_at > GRACE:
+        raise IngestExpired("the attempt ended more than a day ago")
+    return attempt
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Everything up to ``acknowledged_seq`` is stored; ``rejected`` lists events dropped as unreadable, with why."""
+
+    acknowledged_seq: int
+    rejected: tuple[tuple[int, str], ...]
+
+
+def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[Any]) -> Receipt:
+    """Store a batch in one transaction. Events at or below the stored sequence number were stored before and are skipped.
+
+    Instants of a node whose clock is off are corrected by the difference between its ``clock`` and ours.
+    Raises IngestMalformed when the batch as a whole makes no sense.
+    """
+    runner_id = runner.get("id")
+    if not isinstance(runner_id, str) or not 1 <= len(runner_id) <= 64:
+        raise IngestMalformed("runner.id must be text of 1 to 64 characters")
+    if len(events) > MAX_EVENTS:
+        raise IngestMalformed(f"at most {MAX_EVENTS} events in one batch")
+    now = clock.now()
+    skew = _skew(runner.get("clock"), now)
+    rejected: list[tuple[int, str]] = []
+    with transaction.atomic():
+        RunnerStream.objects.get_or_create(
+            attempt=attempt,
+            runner_id=runner_id,
+            defaults={"role": str(runner.get("role", "batch"))[:8], "node": str(runner.get("node", ""))[:120]},
+        )
+        # Locked so that two deliveries of the same batch are stored one after the other, the second as a repeat.
+        stream = RunnerStream.objects.select_for_update(no_key=True).get(attempt=attempt, runner_id=runner_id)
+        stream.skew_s = skew.total_seconds()
+        for raw in events:
+            seq = raw.get("seq") if isinstance(raw, Mapping) else None
+            if not isinstance(seq, int) or isinstance(seq, bool) or seq < 1:
+                raise IngestMalformed("every event needs a whole seq from 1")
+            if seq <= stream.acknowledged_seq:
+                continue
+            problem = _take(attempt, stream, raw, now, skew)
+            if problem:
+                rejected.append((seq, problem))
+            stream.acknowledged_seq = seq
+        stream.save()
+    return Receipt(stream.acknowledged_seq, tuple(rejected))
+
+
+def _skew(text: Any, now: datetime) -> timedelta:
+    """How far the node's clock is behind ours (negative: ahead); differences under 5 s are the network's."""
+    there = _instant(text)
+    if there is None:
+        return timedelta(0)
+    difference = now - there
+    return difference if abs(difference) > timedelta(seconds=5) else timedelta(0)
+
+
+def _instant(text: Any) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _take(attempt: Attempt, stream: RunnerStream, raw: Mapping[str, Any], now: datetime, skew: timedelta) -> str:
+    """Store one event; the reason when it cannot be read, else empty."""
+    kind, data = raw.get("kind"), raw.get("data")
+    if kind not in _KINDS or not isinstance(data, Mapping):
+        return "unknown kind or data that is not an object"
+    at = (_instant(raw.get("at")) or now) + skew
+    at = min(at, now)
+    try:
+        if kind == "heartbeat" or kind == "start":
+            _beat(attempt, stream, now)
+        elif kind == "log":
+            _log(attempt, stream, data, at)
+        elif kind == "progress":
+            _progress(attempt, data, at)
+        elif kind == "checkpoint":
+            _checkpoint(attempt, data, at, skew)
+        elif kind == "checkpoint_gone":
+            checkpoint_gone(attempt.job.series, str(data["path"]))
+        elif kind == "gap":
+            stream.lost_events += int(data.get("events", data.get("dropped", 1)))
+        else:
+            _exit(attempt, stream, data)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return f"{kind}: {error.__class__.__name__}"
+    return ""
+
+
+def _beat(attempt: Attempt, stream: RunnerStream, now: datetime) -> None:
+    stream.heartbeat_at = now
+    Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
+
+
+def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: datetime) -> None:
+    name = data["stream"]
+    if name not in ("stdout", "stderr"):
+        raise ValueError("stream")
+    text = str(data["text"]).replace("\x00", "")
+    LogChunk.objects.bulk_create(
+        [
+            LogChunk(
+                attempt=attempt,
+                runner_id=stream.runner_id,
+                stream=name,
+                offset=int(data["offset"]),
+                size=int(data["size"]),
+                text=text,
+                at=at,
+            )
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def _number(data: Mapping[str, Any], *names: str) -> float | None:
+    for name in names:
+        value = data.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def _progress(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> None:
+    step = data["step"]
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62:
+        raise ValueError("step")
+    total = _number(data, "total_steps")
+    point = ProgressPoint(
+        attempt=attempt,
+        step=step,
+        total_steps=int(total) if total is not None else None,
+        loss=_number(data, "loss"),
+        tokens_per_s=_number(data, "tokens_per_s"),
+        learning_rate=_number(data, "learning_rate"),
+        eta_s=_number(data, "eta_s"),
+        at=at,
+    )
+    ProgressPoint.objects.bulk_create(
+        [point],
+        update_conflicts=True,
+        unique_fields=["attempt", "step"],
+        update_fields=["total_steps", "loss", "tokens_per_s", "learning_rate", "eta_s", "at"],
+    )
+    columns: dict[str, Any] = {"step": step, "progress_at": at}
+    for name in ("total_steps", "loss", "tokens_per_s"):
+        if getattr(point, name) is not None:
+            columns[name] = getattr(point, name)
+    columns["eta_s"] = point.eta_s if point.eta_s is not None else _eta(attempt, point)
+    Job.objects.filter(pk=attempt.job_id).update(**columns)
+
+
+def _eta(attempt: Attempt, point: ProgressPoint) -> float | None:
+    """Seconds left at the pace of this attempt's last points; None until there are two steps to compare."""
+    if point.total_steps is None:
+        return None
+    first = ProgressPoint.objects.filter(attempt=attempt, at__lt=point.at).order_by("-id")[:50]
+    points = list(first)
+    if not points:
+        return None
+    oldest = points[-1]
+    steps, seconds = point.step - oldest.step, (point.at - oldest.at).total_seconds()
+    if steps <= 0 or seconds <= 0:
+        return None
+    return max(0.0, (point.total_steps - point.step) * seconds / steps)
+
+
+def _checkpoint(attempt: Attempt, data: Mapping[str, Any], at: datetime, skew: timedelta) -> None:
+    files = [f for f in data["files"] if isinstance(f, Mapping)][:5000]
+    newest = max((float(f.get("mtime", 0)) for f in files), default=0.0)
+    changed_at = datetime.fromtimestamp(newest, tz=UTC) + skew if newest else at
+    step = data.get("step")
+    facts = data.get("facts")
+    checkpoint_report(
+        attempt.job.series,
+        attempt_uid=attempt.uid,
+        path=str(data["path"]),
+        step=step if isinstance(step, int) and not isinstance(step, bool) else None,
+        files=files,
+        facts=facts if isinstance(facts, Mapping) else {},
+        changed_at=min(changed_at, clock.now()),
+        writer_is_alive=attempt.phase not in ATTEMPT_ENDED,
+    )
+
+
+def _exit(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any]) -> None:
+    code, signal = data.get("code"), data.get("signal")
+    stream.exit_code = code if isinstance(code, int) else None
+    if stream.role == "batch":
+        Attempt.objects.filter(pk=attempt.pk).update(
+            runner_exit_code=code if isinstance(code, int) else None,
+            runner_exit_signal=signal if isinstance(signal, int) else None,
+        )

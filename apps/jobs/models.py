@@ -1,0 +1,232 @@
+"""JobTemplate, Job, Attempt, RunnerStream, LogChunk, ProgressPoint."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from simple_history.models import HistoricalRecords
+
+from apps.checkpoints.models import CheckpointSeries
+from apps.clusters.models import Cluster
+from apps.core import clock
+from apps.core.models import Reconciled, Recorded
+from apps.jobs.states import AttemptPhase, JobPhase
+from apps.teams.models import Team, User
+
+
+class JobTemplate(Recorded):
+    """A script with typed parameters, ``{{ name }}`` where each goes.
+
+    ``parameters`` is a list of {name, label, type: integer|number|text|path|choice, default, minimum,
+    maximum, choices, help}.
+    """
+
+    uid_prefix = "tpl"
+
+    name = models.SlugField(max_length=60, unique=True)
+    title = models.CharField(max_length=80)
+    description = models.CharField(max_length=300, blank=True, default="")
+    script = models.TextField()
+    parameters = models.JSONField(default=list)
+    is_enabled = models.BooleanField(default=True)
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["title"]
+
+    def __str__(self) -> str:
+        """The title."""
+        return self.title
+
+
+class Job(Reconciled):
+    """What someone wants run; each try at it is an Attempt.
+
+    ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish. The price is
+    a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures.
+    """
+
+    uid_prefix = "job"
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
+    owner = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
+    owner_name = models.CharField(max_length=150)
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
+    template = models.ForeignKey(JobTemplate, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
+    template_parameters = models.JSONField(default=dict)
+    name = models.CharField(max_length=120)
+    script = models.TextField()
+    nodes = models.PositiveIntegerField()
+    gpus_per_node = models.PositiveSmallIntegerField()
+    gpu_type = models.CharField(max_length=40, blank=True, default="")
+    tasks_per_node = models.PositiveSmallIntegerField(default=1)
+    cpus_per_task = models.PositiveSmallIntegerField(default=1)
+    memory_per_node_mib = models.PositiveIntegerField(default=0)
+    time_limit_min = models.PositiveIntegerField()
+    partition = models.CharField(max_length=60, blank=True, default="")
+    environment = models.JSONField(default=dict)
+    max_recoveries = models.PositiveSmallIntegerField(default=3)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    stop_kind = models.CharField(max_length=8, blank=True, default="")
+    stop_by = models.CharField(max_length=150, blank=True, default="")
+    usd_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=6)
+    price_source = models.CharField(max_length=200)
+    series = models.OneToOneField(CheckpointSeries, on_delete=models.PROTECT, related_name="job")
+
+    phase = models.CharField(max_length=16, choices=JobPhase.choices, default=JobPhase.PENDING)
+    reason = models.CharField(max_length=60, blank=True, default="")
+    excluded_nodes = models.JSONField(default=list)
+    recoveries = models.PositiveSmallIntegerField(default=0)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    step = models.BigIntegerField(null=True, blank=True)
+    total_steps = models.BigIntegerField(null=True, blank=True)
+    loss = models.FloatField(null=True, blank=True)
+    tokens_per_s = models.FloatField(null=True, blank=True)
+    eta_s = models.FloatField(null=True, blank=True)
+    progress_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(phase__in=[c.value for c in JobPhase]), name="jobs_job_known_phase"),
+            models.CheckConstraint(condition=Q(nodes__gte=1, time_limit_min__gte=1), name="jobs_job_has_size"),
+        ]
+        indexes = [
+            models.Index(fields=["team", "-created_at"], name="jobs_by_team"),
+            models.Index(fields=["phase", "-created_at"], name="jobs_by_phase"),
+        ]
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more will happen to it."""
+        return self.phase in {JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.TIMED_OUT, JobPhase.CANCELLED}
+
+
+class Attempt(models.Model):
+    """One submission of a job to its scheduler; its uid is the scheduler's ``comment``.
+
+    ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
+    ``stop_reason`` (NodeFailure, Requeued, Cancelled) with ``stop_node`` says why we ended it
+    ourselves. ``charged_until_at`` is how far the ledger has been charged.
+    """
+
+    uid = models.CharField(max_length=40, unique=True, editable=False)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveSmallIntegerField()
+    created_at = models.DateTimeField(default=clock.now)
+    resume_from = models.CharField(max_length=700, blank=True, default="")
+    resume_step = models.BigIntegerField(null=True, blank=True)
+    excluded_nodes = models.JSONField(default=list)
+
+    phase = models.CharField(max_length=12, choices=AttemptPhase.choices, default=AttemptPhase.PENDING)
+    phase_since = models.DateTimeField(default=clock.now)
+    submit_started_at = models.DateTimeField(null=True, blank=True)
+    scheduler_id = models.CharField(max_length=40, blank=True, default="", db_index=True)
+    stop_reason = models.CharField(max_length=20, blank=True, default="")
+    stop_node = models.CharField(max_length=120, blank=True, default="")
+    stop_sent_at = models.DateTimeField(null=True, blank=True)
+    observed_state = models.CharField(max_length=40, blank=True, default="")
+    observed_reason = models.CharField(max_length=80, blank=True, default="")
+    observed_at = models.DateTimeField(null=True, blank=True)
+    expected_start_at = models.DateTimeField(null=True, blank=True)
+    nodes = models.JSONField(default=list)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    signal = models.IntegerField(null=True, blank=True)
+    reason = models.CharField(max_length=60, blank=True, default="")
+    message = models.CharField(max_length=500, blank=True, default="")
+    charged_until_at = models.DateTimeField(null=True, blank=True)
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    runner_exit_code = models.IntegerField(null=True, blank=True)
+    runner_exit_signal = models.IntegerField(null=True, blank=True)
+    ingest_closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["number"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="jobs_one_attempt_per_number"),
+            models.CheckConstraint(
+                condition=Q(phase__in=[c.value for c in AttemptPhase]), name="jobs_attempt_known_phase"
+            ),
+        ]
+        indexes = [models.Index(fields=["phase"], name="jobs_attempt_by_phase")]
+
+    def __str__(self) -> str:
+        """Job and number."""
+        return f"{self.job_id}/{self.number}"
+
+
+class RunnerStream(models.Model):
+    """One runner process and how far its events have arrived."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="streams")
+    runner_id = models.CharField(max_length=64)
+    role = models.CharField(max_length=8, default="batch")
+    node = models.CharField(max_length=120, blank=True, default="")
+    acknowledged_seq = models.PositiveBigIntegerField(default=0)
+    skew_s = models.FloatField(default=0)
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    lost_events = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "runner_id"], name="jobs_one_stream_per_runner")]
+
+    def __str__(self) -> str:
+        """Role and node."""
+        return f"{self.role} {self.node}"
+
+
+class LogChunk(models.Model):
+    """A piece of a job's output as the runner sent it, by byte offset; text only, never interpreted."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="log_chunks")
+    runner_id = models.CharField(max_length=64)
+    stream = models.CharField(max_length=6)
+    offset = models.BigIntegerField()
+    size = models.PositiveIntegerField()
+    text = models.TextField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "runner_id", "stream", "offset"], name="jobs_one_chunk_per_offset")
+        ]
+
+    def __str__(self) -> str:
+        """Where it lies."""
+        return f"{self.stream}@{self.offset}"
+
+
+class ProgressPoint(models.Model):
+    """One step as the job reported it; curves join the attempts by step."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="progress_points")
+    step = models.BigIntegerField()
+    total_steps = models.BigIntegerField(null=True, blank=True)
+    loss = models.FloatField(null=True, blank=True)
+    tokens_per_s = models.FloatField(null=True, blank=True)
+    learning_rate = models.FloatField(null=True, blank=True)
+    eta_s = models.FloatField(null=True, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="jobs_one_point_per_step")]
+
+    def __str__(self) -> str:
+        """Step and loss."""
+        return f"step {self.step}"

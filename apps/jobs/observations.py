@@ -1,0 +1,331 @@
+"""What the worker writes about jobs: every status column, each by one conditional UPDATE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.db import transaction
+
+from apps.audit.services import event
+from apps.checkpoints.selectors import newest_complete
+from apps.checkpoints.services import series_rejudge
+from apps.clusters.models import Node
+from apps.core import clock, ids, units
+from apps.core.states import move
+from apps.costs import services as ledger
+from apps.costs.states import Unit
+from apps.health.models import Finding
+from apps.health.states import FATAL, LIVE
+from apps.intents.services import intent_ask
+from apps.jobs.models import Attempt, Job
+from apps.jobs.rules import RECOVERABLE, gpu_hours, hold_for
+from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
+from apps.jobs.services import INTENT
+from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobPhase
+from apps.quotas.services import gpus_return
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One attempt as the scheduler shows it now."""
+
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+    started_at: datetime | None
+    ended_at: datetime | None
+    expected_start_at: datetime | None
+    exit_code: int | None
+    signal: int | None
+
+
+def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
+    """Store what the scheduler shows, if it differs, and ask for the job to be looked at; True when it differed."""
+    new = {
+        "observed_state": seen.state,
+        "observed_reason": seen.reason[:80],
+        "nodes": list(seen.nodes) or attempt.nodes,
+        "started_at": seen.started_at or attempt.started_at,
+        "ended_at": seen.ended_at or attempt.ended_at,
+        "expected_start_at": seen.expected_start_at,
+        "exit_code": seen.exit_code if seen.exit_code is not None else attempt.exit_code,
+        "signal": seen.signal if seen.signal is not None else attempt.signal,
+    }
+    if all(getattr(attempt, name) == value for name, value in new.items()):
+        return False
+    with transaction.atomic():
+        Attempt.objects.filter(pk=attempt.pk).update(**new, observed_at=clock.now())
+        intent_ask(INTENT, attempt.job.uid)
+    for name, value in new.items():
+        setattr(attempt, name, value)
+    return True
+
+
+def attempt_submitting(attempt: Attempt) -> None:
+    """About to call the scheduler: written before the call, so that a crash leaves a trace to search by."""
+    move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.SUBMITTING, submit_started_at=clock.now())
+
+
+def attempt_submit_again(attempt: Attempt) -> None:
+    """A search showed that the earlier call made nothing; the next call starts now."""
+    now = clock.now()
+    changed = Attempt.objects.filter(
+        pk=attempt.pk, phase=AttemptPhase.SUBMITTING, submit_started_at=attempt.submit_started_at
+    ).update(submit_started_at=now)
+    if changed:
+        attempt.submit_started_at = now
+
+
+def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[str] = ()) -> None:
+    """The scheduler has it under this id."""
+    job = attempt.job
+    with transaction.atomic():
+        move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED, scheduler_id=scheduler_id)
+        if job.phase in (JobPhase.PENDING, JobPhase.RECOVERING):
+            move(job, JOB_TRANSITIONS, JobPhase.QUEUED, observed_generation=job.generation, message="")
+        text = f"attempt {attempt.number} is job {scheduler_id} in the scheduler"
+        if warnings:
+            text += "; it warns: " + "; ".join(warnings)
+        _job_event(job, "AttemptSubmitted", text, attempt, scheduler_id=scheduler_id)
+
+
+def attempt_running(attempt: Attempt) -> None:
+    """It runs."""
+    job = attempt.job
+    with transaction.atomic():
+        move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.RUNNING)
+        if job.phase in (JobPhase.QUEUED, JobPhase.PENDING, JobPhase.RECOVERING):
+            columns = {"started_at": attempt.started_at} if job.started_at is None else {}
+            move(job, JOB_TRANSITIONS, JobPhase.RUNNING, message="", **columns)
+        where = ", ".join(attempt.nodes)
+        _job_event(job, "AttemptRunning", f"attempt {attempt.number} runs on {where}", attempt, nodes=attempt.nodes)
+
+
+def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
+    """The scheduler put a running job back into its queue: same id, same attempt, waiting again."""
+    job = attempt.job
+    with transaction.atomic():
+        move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED)
+        if job.phase == JobPhase.RUNNING:
+            move(job, JOB_TRANSITIONS, JobPhase.QUEUED)
+        _job_event(job, "AttemptRequeued", "the scheduler put it back into its queue", attempt)
+
+
+def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
+    """Decide to end an attempt (NodeFailure, Requeued, Cancelled); the first reason stays. True when this call decided."""
+    with transaction.atomic():
+        changed = Attempt.objects.filter(
+            pk=attempt.pk, stop_reason="", phase__in=[AttemptPhase.QUEUED, AttemptPhase.RUNNING, AttemptPhase.SUBMITTING]
+        ).update(stop_reason=reason, stop_node=node)
+        if not changed:
+            return False
+        attempt.stop_reason, attempt.stop_node = reason, node
+        intent_ask(INTENT, attempt.job.uid)
+    return True
+
+
+def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
+    """Decide to end every attempt on a node with a fatal finding."""
+    evicted = []
+    for attempt in attempts_on_nodes(node.cluster, [node.name]):
+        with transaction.atomic():
+            if attempt_stop(attempt, "NodeFailure", node.name):
+                _job_event(
+                    attempt.job,
+                    "NodeFailed",
+                    f"{finding.title} on {node.name}: attempt {attempt.number} is ended and starts again elsewhere",
+                    attempt,
+                    node=node.name,
+                    finding=finding.uid,
+                    title=finding.title,
+                )
+                evicted.append(attempt)
+    return evicted
+
+
+def attempt_stop_sent(attempt: Attempt) -> None:
+    """The scheduler was told to end it."""
+    move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.STOPPING, stop_sent_at=clock.now())
+
+
+def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
+    """Charge an attempt up to an instant; the USD charged. A second call for the same span charges nothing."""
+    job = attempt.job
+    start = attempt.charged_until_at or attempt.started_at
+    if start is None or until <= start:
+        return Decimal(0)
+    seconds = (until - start).total_seconds()
+    hours = gpu_hours(job.gpus, seconds)
+    usd = ledger.exact(hours * job.usd_per_gpu_hour)
+    with transaction.atomic():
+        # Charging and remembering how far is one commit: a crash repeats neither.
+        changed = Attempt.objects.filter(pk=attempt.pk, charged_until_at=attempt.charged_until_at).update(
+            charged_until_at=until
+        )
+        if changed != 1:
+            return Decimal(0)
+        key = f"charge:{attempt.uid}:{until.timestamp():.3f}"
+        memo = f"{job.name}, attempt {attempt.number}: {units.duration(seconds)} × {job.gpus} GPUs"
+        for unit, amount in ((Unit.USD, usd), (Unit.GPU_HOURS, hours)):
+            ledger.charge(job.team, unit, amount, key=f"{key}:{unit}", subject=job.uid, detail=attempt.uid, memo=memo)
+    attempt.charged_until_at = until
+    return usd
+
+
+def has_fatal_finding(attempt: Attempt) -> str:
+    """The first of the attempt's nodes with a live fatal finding, or empty."""
+    row = (
+        Finding.objects.filter(
+            node__cluster=attempt.job.cluster,
+            node__name__in=attempt.nodes or [""],
+            severity__in=sorted(FATAL),
+            phase__in=sorted(LIVE),
+        )
+        .select_related("node")
+        .first()
+    )
+    return row.node.name if row is not None else ""
+
+
+def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") -> None:
+    """Settle an attempt: the last charge, the release of the rest, its final phase; one commit."""
+    job = attempt.job
+    ended_at = attempt.ended_at or clock.now()
+    with transaction.atomic():
+        if attempt.started_at is not None:
+            attempt_charge(attempt, max(ended_at, attempt.started_at))
+        for unit in (Unit.USD, Unit.GPU_HOURS):
+            ledger.release(
+                job.team,
+                unit,
+                key=f"release:{attempt.uid}:{unit}",
+                subject=job.uid,
+                detail=attempt.uid,
+                memo=f"{job.name}, attempt {attempt.number} ended",
+            )
+        move(attempt, ATTEMPT_TRANSITIONS, phase, ended_at=ended_at, reason=reason, message=message[:500])
+        series_rejudge(job.series, alive_attempts=alive_attempt_uids(job))
+        label = AttemptPhase(phase).label
+        text = f"attempt {attempt.number}: {label}" + (f" ({reason})" if reason else "")
+        _job_event(job, "AttemptEnded", text, attempt, phase=phase, reason=reason, exit_code=attempt.exit_code)
+
+
+def job_end(job: Job, phase: str, *, reason: str = "", message: str = "", exit_code: int | None = None) -> None:
+    """The job's end: its GPUs go back to the team."""
+    with transaction.atomic():
+        gpus_return(job.team, subject=job.uid)
+        move(
+            job,
+            JOB_TRANSITIONS,
+            phase,
+            ended_at=clock.now(),
+            reason=reason,
+            message=message[:500],
+            exit_code=exit_code,
+            eta_s=None,
+            observed_generation=job.generation,
+        )
+        event("job", job.uid, "JobEnded", JobPhase(phase).label, team_id=job.team_id, data={"phase": phase, "reason": reason})
+
+
+def job_cancelling(job: Job) -> None:
+    """A cancel is under way."""
+    if job.phase != JobPhase.CANCELLING:
+        move(job, JOB_TRANSITIONS, JobPhase.CANCELLING, observed_generation=job.generation)
+
+
+def requeue_taken_up(job: Job) -> None:
+    """A person's requeue was turned into a stop of the attempt; the wish is spent."""
+    Job.objects.filter(pk=job.pk, stop_kind="requeue").update(
+        stop_requested_at=None, stop_kind="", observed_generation=job.generation
+    )
+    job.stop_requested_at, job.stop_kind = None, ""
+
+
+def no_progress_twice(job: Job) -> bool:
+    """Whether the last two recoveries resumed from the same point: going on would only burn money."""
+    resumed = list(
+        Attempt.objects.filter(job=job, number__gt=1).order_by("-number").values_list("resume_step", flat=True)[:2]
+    )
+    newest = newest_complete(job.series)
+    return len(resumed) == 2 and resumed[0] == resumed[1] == (newest.step if newest else None)
+
+
+def job_recover(job: Job, ended: Attempt) -> Attempt | None:
+    """Start the next attempt from the newest complete checkpoint without the failed node.
+
+    Returns None with the job WAITING_BUDGET when the money cannot be held, or ended when recovering
+    would be pointless (too often, no progress).
+    """
+    is_failure = ended.phase != AttemptPhase.REQUEUED
+    if is_failure and job.recoveries >= job.max_recoveries:
+        job_end(job, JobPhase.FAILED, reason="NodeFailure", message=f"recovered {job.recoveries} times already")
+        return None
+    if is_failure and no_progress_twice(job):
+        job_end(job, JobPhase.FAILED, reason="NoProgress", message="no newer checkpoint over two recoveries")
+        return None
+    failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
+    excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
+    newest = newest_complete(job.series)
+    hours, usd = hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
+    number = ended.number + 1
+    attempt = Attempt(
+        uid=ids.new_uid("att"),
+        job=job,
+        number=number,
+        resume_from=newest.path if newest else "",
+        resume_step=newest.step if newest else None,
+        excluded_nodes=excluded,
+    )
+    why = f"{failed} failed" if failed else ended.reason or ended.phase
+    try:
+        with transaction.atomic():
+            ledger.hold_money(
+                job.team, usd, hours, subject=job.uid, detail=attempt.uid, memo=f"{job.name}, attempt {number}"
+            )
+            attempt.save()
+            columns = {
+                "excluded_nodes": excluded,
+                "recoveries": job.recoveries + (1 if is_failure else 0),
+                "message": why,
+            }
+            if job.phase == JobPhase.RECOVERING:
+                Job.objects.filter(pk=job.pk).update(**columns)
+            else:
+                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, **columns)
+            start = f"from step {units.count(newest.step)}" if newest else "from the beginning"
+            _job_event(
+                job,
+                "Recovering",
+                f"attempt {number} starts {start}" + (f" without {failed}" if failed else ""),
+                attempt,
+                resume_from=attempt.resume_from,
+                resume_step=attempt.resume_step,
+                excluded=excluded,
+            )
+    except ledger.BudgetExhausted as refusal:
+        if job.phase != JobPhase.WAITING_BUDGET:
+            if job.phase != JobPhase.RECOVERING:
+                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, message=why)
+            move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=refusal.detail[:500])
+        return None
+    return attempt
+
+
+def needs_recovery(phase: str) -> bool:
+    """Whether an attempt that ended like this is followed by another."""
+    return phase in RECOVERABLE
+
+
+def _job_event(job: Job, kind: str, text: str, attempt: Attempt, **data: object) -> None:
+    event(
+        "job",
+        job.uid,
+        kind,
+        text,
+        team_id=job.team_id,
+        data={"attempt": attempt.number, **data},
+    )

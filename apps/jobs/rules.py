@@ -1,0 +1,312 @@
+"""Pure decisions about jobs: reading #SBATCH lines, filling templates, pricing, words for Slurm's reasons, ends and retries."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from apps.core.errors import FieldProblem
+from apps.jobs.states import AttemptPhase
+
+MAX_SCRIPT_BYTES = 1024 * 1024
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(?P<rest>.*)$")
+_SHORT = {
+    "J": "job-name",
+    "N": "nodes",
+    "t": "time",
+    "p": "partition",
+    "c": "cpus-per-task",
+    "n": "ntasks",
+    "D": "chdir",
+    "o": "output",
+    "e": "error",
+    "A": "account",
+    "x": "exclude",
+    "G": "gpus",
+    "q": "qos",
+}
+#: Options that need no value.
+_FLAGS = frozenset({"requeue", "no-requeue", "exclusive", "overcommit", "oversubscribe"})
+#: Options the portal decides itself; the line is harmless and said so.
+_OURS = frozenset({"output", "error", "chdir", "requeue", "no-requeue", "exclusive", "comment", "open-mode"})
+
+
+@dataclass(slots=True)
+class SbatchReading:
+    """What the #SBATCH lines of a script say: form fields, problems by line, and remarks on lines not used."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    problems: list[FieldProblem] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def check_script(data: bytes | str) -> tuple[str, list[FieldProblem]]:
+    """The script as text and what is wrong with it as a whole (size, bytes, emptiness)."""
+    raw = data.encode() if isinstance(data, str) else data
+    if len(raw) > MAX_SCRIPT_BYTES:
+        return "", [FieldProblem("/script", "too-large", f"{len(raw):,} bytes; at most {MAX_SCRIPT_BYTES:,} (1 MiB)")]
+    if b"\x00" in raw:
+        return "", [FieldProblem("/script", "binary", "a binary file, not a script: it has a NUL byte")]
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        return "", [FieldProblem("/script", "binary", f"not UTF-8 text (byte {error.start})")]
+    text = text.replace("\r\n", "\n")
+    if not text.strip():
+        return "", [FieldProblem("/script", "required", "the script is empty")]
+    return text, []
+
+
+def parse_time(text: str) -> int:
+    """Slurm's time formats as whole minutes, rounded up: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. Raises ValueError."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a time: write minutes, H:M:S or D-H:M:S")
+    days, first, second, third = match.groups()
+    a, b, c = int(first), int(second or 0), int(third or 0)
+    if days is not None:
+        seconds = int(days) * 86_400 + a * 3_600 + b * 60 + c
+    elif third is not None:
+        seconds = a * 3_600 + b * 60 + c
+    elif second is not None:
+        seconds = a * 60 + b
+    else:
+        seconds = a * 60
+    if seconds <= 0:
+        raise ValueError("the time limit must be above zero")
+    return -(-seconds // 60)
+
+
+def parse_memory(text: str) -> int:
+    """Slurm's memory formats as MiB: 4096, 64G, 2T. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise ValueError(f"{text!r} is not an amount of memory such as 64G")
+    number, unit = int(match[1]), match[2].upper() or "M"
+    return {"K": -(-number // 1024), "M": number, "G": number * 1024, "T": number * 1024 * 1024}[unit]
+
+
+def parse_gpus(text: str) -> tuple[str, int]:
+    """``h100:8``, ``8`` or (from gres) ``gpu:h100:8`` as (type, count). Raises ValueError."""
+    parts = text.strip().split(":")
+    if parts and parts[0] == "gpu":
+        parts = parts[1:] or ["1"]
+    if not parts or not parts[-1].isdigit() or len(parts) > 2 or not all(parts):
+        raise ValueError(f"{text!r} is not a number of GPUs such as 8 or h100:8")
+    return (parts[0] if len(parts) == 2 else ""), int(parts[-1])
+
+
+def _whole(name: str, text: str, least: int = 1) -> int:
+    if not re.fullmatch(r"\d+", text) or int(text) < least:
+        raise ValueError(f"--{name} must be a whole number from {least}, not {text!r}")
+    return int(text)
+
+
+def _apply(name: str, value: str, out: SbatchReading) -> None:
+    match name:
+        case "job-name":
+            out.fields["name"] = value
+        case "nodes":
+            out.fields["nodes"] = _whole(name, value)
+        case "ntasks-per-node":
+            out.fields["tasks_per_node"] = _whole(name, value)
+        case "cpus-per-task":
+            out.fields["cpus_per_task"] = _whole(name, value)
+        case "partition":
+            out.fields["partition"] = value
+        case "time":
+            out.fields["time_limit_min"] = parse_time(value)
+        case "mem":
+            out.fields["memory_per_node_mib"] = parse_memory(value) if value != "0" else 0
+        case "gpus-per-node":
+            out.fields["gpu_type"], out.fields["gpus_per_node"] = parse_gpus(value)
+        case "gres":
+            for part in value.split(","):
+                if not part.startswith("gpu"):
+                    raise ValueError(f"--gres={part}: the portal knows only gpu")
+                out.fields["gpu_type"], out.fields["gpus_per_node"] = parse_gpus(part)
+        case _:
+            raise KeyError(name)
+
+
+def read_sbatch(script: str) -> SbatchReading:
+    """Read the #SBATCH lines at the head of a script; Slurm, too, stops reading at the first command."""
+    out = SbatchReading()
+    for number, line in enumerate(script.split("\n"), start=1):
+        stripped = line.strip()
+        if not stripped or (stripped.startswith("#") and not stripped.startswith("#SBATCH")):
+            continue
+        if not stripped.startswith("#SBATCH"):
+            break
+        match = _DIRECTIVE.match(stripped)
+        if not match or not match["rest"].strip():
+            out.problems.append(_line_problem(number, f"{stripped!r} has no option"))
+            continue
+        try:
+            words = shlex.split(match["rest"], comments=True)
+        except ValueError:
+            out.problems.append(_line_problem(number, "a quote is not closed"))
+            continue
+        _read_words(words, number, out)
+    return out
+
+
+def _line_problem(number: int, text: str) -> FieldProblem:
+    return FieldProblem("/script", "bad-directive", f"line {number}: {text}")
+
+
+def _read_words(words: list[str], number: int, out: SbatchReading) -> None:
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word.startswith("--"):
+            name, eq, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) >= 2 and word[1] in _SHORT:
+            name, value = _SHORT[word[1]], word[2:].removeprefix("=")
+            eq = "=" if value else ""
+        else:
+            out.problems.append(_line_problem(number, f"{word!r} is not an option"))
+            continue
+        if not eq and name not in _FLAGS:
+            if index >= len(words):
+                out.problems.append(_line_problem(number, f"--{name} has no value"))
+                continue
+            value = words[index]
+            index += 1
+        if not value and name not in _FLAGS:
+            out.problems.append(_line_problem(number, f"--{name} has no value"))
+            continue
+        if name in _OURS:
+            out.remarks.append(f"line {number}: --{name} is decided by the portal and not used")
+            continue
+        try:
+            _apply(name, value, out)
+        except KeyError:
+            out.remarks.append(f"line {number}: --{name} is not known to the portal and not used")
+        except ValueError as error:
+            out.problems.append(_line_problem(number, str(error)))
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+_SAFE_PATH = re.compile(r"^[A-Za-z0-9_./${}:@%+=,-]+$")
+
+
+def fill_template(script: str, parameters: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> tuple[str, list[FieldProblem]]:
+    """The script with every ``{{ name }}`` replaced by a checked value; text is quoted for the shell.
+
+    A missing value takes the default; a value of the wrong type, out of range or unknown is a problem.
+    """
+    problems: list[FieldProblem] = []
+    known = {str(p["name"]) for p in parameters}
+    for name in sorted(set(values) - known):
+        problems.append(FieldProblem(f"/template_parameters/{name}", "unknown", f"the template has no parameter {name}"))
+    filled = script
+    for parameter in parameters:
+        name = str(parameter["name"])
+        raw = values.get(name, parameter.get("default"))
+        try:
+            text = _parameter_text(parameter, raw)
+        except ValueError as error:
+            problems.append(FieldProblem(f"/template_parameters/{name}", "wrong-type", str(error)))
+            continue
+        filled = re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _m, t=text: t, filled)  # type: ignore[misc]
+    return filled, problems
+
+
+def _parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
+    kind = parameter.get("type", "text")
+    if raw is None or raw == "":
+        raise ValueError("a value is needed")
+    if kind in ("integer", "number"):
+        if isinstance(raw, bool):
+            raise ValueError(f"must be a {'whole ' if kind == 'integer' else ''}number")
+        try:
+            value: int | float = int(str(raw)) if kind == "integer" else float(str(raw))
+        except ValueError:
+            raise ValueError(f"must be a {'whole ' if kind == 'integer' else ''}number, not {str(raw)[:40]!r}") from None
+        low, high = parameter.get("minimum"), parameter.get("maximum")
+        if (low is not None and value < low) or (high is not None and value > high) or value != value:
+            raise ValueError(f"must be from {low} to {high}")
+        return str(value)
+    if not isinstance(raw, str):
+        raise ValueError("must be text")
+    if kind == "choice":
+        if raw not in parameter.get("choices", []):
+            raise ValueError(f"must be one of {', '.join(parameter.get('choices', []))}")
+        return shlex.quote(raw)
+    if "\n" in raw or "\x00" in raw or len(raw) > 500:
+        raise ValueError("one line of at most 500 characters")
+    if kind == "path":
+        if not _SAFE_PATH.match(raw):
+            raise ValueError("a path of letters, digits and ./_- (variables such as ${HOME} are allowed)")
+        return f'"{raw}"'
+    return shlex.quote(raw)
+
+
+# --- money ---------------------------------------------------------------------------------------
+
+
+def gpu_hours(gpus: int, seconds: float | Decimal) -> Decimal:
+    """GPU-hours of so many GPUs for so long."""
+    return (Decimal(gpus) * Decimal(str(seconds)) / Decimal(3600)).quantize(Decimal("0.000001"))
+
+
+def hold_for(nodes: int, gpus_per_node: int, time_limit_min: int, usd_per_gpu_hour: Decimal) -> tuple[Decimal, Decimal]:
+    """(GPU-hours, USD) that running until the time limit takes."""
+    hours = gpu_hours(nodes * gpus_per_node, time_limit_min * 60)
+    return hours, (hours * usd_per_gpu_hour).quantize(Decimal("0.000001"))
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+_ENDS = {
+    "COMPLETED": AttemptPhase.SUCCEEDED,
+    "FAILED": AttemptPhase.FAILED,
+    "OUT_OF_MEMORY": AttemptPhase.FAILED,
+    "TIMEOUT": AttemptPhase.TIMED_OUT,
+    "DEADLINE": AttemptPhase.TIMED_OUT,
+    "CANCELLED": AttemptPhase.CANCELLED,
+    "NODE_FAIL": AttemptPhase.NODE_FAILED,
+    "BOOT_FAIL": AttemptPhase.NODE_FAILED,
+    "PREEMPTED": AttemptPhase.REQUEUED,
+}
+_STOP_ENDS = {
+    "NodeFailure": AttemptPhase.NODE_FAILED,
+    "Requeued": AttemptPhase.REQUEUED,
+    "Cancelled": AttemptPhase.CANCELLED,
+}
+RECOVERABLE = frozenset({AttemptPhase.NODE_FAILED, AttemptPhase.REQUEUED, AttemptPhase.LOST})
+
+
+def is_final_state(scheduler_state: str) -> bool:
+    """Whether Slurm's base state means the job has ended."""
+    return scheduler_state in _ENDS
+
+
+def end_of(scheduler_state: str, stop_reason: str, *, node_has_fatal_finding: bool) -> tuple[str, str]:
+    """(attempt phase, reason) of an ended attempt.
+
+    Our own reason for stopping it wins over Slurm's CANCELLED; a failure on a node with a fatal GPU
+    finding is the node's, not the program's. A job that finished in spite of a stop has succeeded.
+    """
+    end = _ENDS[scheduler_state]
+    if end == AttemptPhase.SUCCEEDED:
+        return end, ""
+    if stop_reason and end in (AttemptPhase.CANCELLED, AttemptPhase.FAILED, AttemptPhase.NODE_FAILED):
+        return _STOP_ENDS[stop_reason], stop_reason
+    if end == AttemptPhase.FAILED and node_has_fatal_finding:
+        return AttemptPhase.NODE_FAILED, "NodeFailure"
+    reasons = {
+        AttemptPhase.FAILED: "OutOfMemory" if scheduler_state == "OUT_OF_MEMORY" else "ExitCode",
+        AttemptPhase.TIMED_OUT: "TimeLimit",
+        AttemptPhase.CANCELLED: "CancelledOutside",
+        AttemptPhase.NODE_FAILED: "NodeFailure",
+        AttemptPhase.REQUEUED: "Preempted",
+    }
+    return end, reasons[end]

@@ -1,0 +1,180 @@
+"""The one sentence a job page opens with, made from facts and translated."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from apps.checkpoints.models import Checkpoint
+from apps.checkpoints.states import CheckpointState
+from apps.clusters.models import Node
+from apps.clusters.states import NodePhase
+from apps.core import clock, units
+from apps.jobs.models import Attempt, Job
+from apps.jobs.selectors import current_attempt, job_sums, queue_position
+from apps.jobs.states import AttemptPhase, JobPhase
+
+
+def waiting_words(reason: str) -> str:
+    """Slurm's reason for a pending job in plain words; the word itself where we have none."""
+    words = {
+        "": _("the scheduler has not looked at it yet"),
+        "None": _("the scheduler has not looked at it yet"),
+        "Resources": _("not enough free GPUs or nodes"),
+        "Priority": _("jobs with higher priority are ahead"),
+        "ReqNodeNotAvail": _("a node it needs is drained, down or excluded"),
+        "PartitionTimeLimit": _("its time limit is above the partition's"),
+        "PartitionNodeLimit": _("it asks for more nodes than the partition has"),
+        "PartitionDown": _("the partition is down"),
+        "QOSMaxJobsPerUserLimit": _("the QOS allows no more jobs of this user"),
+        "AssocGrpGRESMinutes": _("the account's GPU minutes are used up"),
+        "AssocGrpGRES": _("the account's GPUs are all in use"),
+        "BeginTime": _("its start time has not come"),
+        "JobHeldUser": _("it is held by its user"),
+        "JobHeldAdmin": _("it is held by an administrator"),
+        "Dependency": _("a job it depends on has not finished"),
+        "BadConstraints": _("no node can satisfy its constraints"),
+        "Licenses": _("a licence it needs is in use"),
+    }
+    return words.get(reason, reason)
+
+
+def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
+    """Why it waits, its place in the team's line and what is missing."""
+    position = queue_position(job)
+    nodes = list(Node.objects.filter(cluster=job.cluster).exclude(phase=NodePhase.GONE))
+    excluded = set(attempt.excluded_nodes) if attempt else set()
+    fits = [
+        n
+        for n in nodes
+        if n.phase == NodePhase.READY and n.name not in excluded and n.gpus - n.gpus_used >= job.gpus_per_node
+    ]
+    missing = max(0, job.nodes - len(fits))
+    head = _("Waiting: number %(position)s of team %(team)s on %(cluster)s") % {
+        "position": position,
+        "team": job.team.slug,
+        "cluster": job.cluster.name,
+    }
+    if missing:
+        need = ngettext("it needs %(count)s more free node", "it needs %(count)s more free nodes", missing) % {
+            "count": missing
+        }
+    elif attempt is None or attempt.phase in (AttemptPhase.PENDING, AttemptPhase.SUBMITTING):
+        need = _("it is being handed to the scheduler")
+    else:
+        need = waiting_words(attempt.observed_reason)
+    tail = ""
+    if missing and attempt is not None and attempt.observed_reason not in ("", "None", "Resources"):
+        tail = " (" + waiting_words(attempt.observed_reason) + ")"
+    start = ""
+    if attempt is not None and attempt.expected_start_at and attempt.expected_start_at > clock.now():
+        start = " " + _("Slurm expects it to start in %(wait)s.") % {
+            "wait": units.duration(attempt.expected_start_at - clock.now())
+        }
+    return f"{head}; {need}{tail}.{start}"
+
+
+def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None) -> str:
+    """Nodes, since when, progress, finish, checkpoint, money."""
+    parts = []
+    since = units.duration(clock.now() - attempt.started_at) if attempt and attempt.started_at else "–"
+    parts.append(
+        ngettext("Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes)
+        % {"count": job.nodes, "since": since}
+    )
+    if job.step is not None:
+        facts = {"step": units.count(job.step), "total": units.count(job.total_steps)}
+        parts.append(
+            _("step %(step)s of %(total)s") % facts if job.total_steps is not None else _("step %(step)s") % facts
+        )
+    if job.eta_s is not None and job.progress_at is not None:
+        left = max(0.0, job.eta_s - (clock.now() - job.progress_at).total_seconds())
+        parts.append(_("finishes in about %(left)s") % {"left": units.duration(left)})
+    if newest is not None:
+        parts.append(_("last checkpoint %(age)s ago") % {"age": units.duration(clock.now() - newest.changed_at)})
+    sums = job_sums(job)
+    parts.append(
+        _("%(charged)s charged of %(held)s held")
+        % {"charged": units.usd(sums.charged), "held": units.usd(sums.held - sums.released)}
+    )
+    return "; ".join(parts) + "."
+
+
+def _end_words(job: Job) -> str:
+    words = {
+        "ExitCode": _("its script ended with exit code %(code)s") % {"code": job.exit_code},
+        "OutOfMemory": _("it ran out of memory"),
+        "TimeLimit": _("it reached its time limit of %(limit)s") % {"limit": units.duration(job.time_limit_min * 60)},
+        "CancelledOutside": _("someone cancelled it outside the portal"),
+        "NodeFailure": _("its nodes failed too often"),
+        "Refused": _("the scheduler refused it: %(message)s") % {"message": job.message},
+        "Lost": _("the scheduler forgot it"),
+        "NoProgress": _("it made no progress between failures"),
+    }
+    return words.get(job.reason, job.reason or job.message or "–")
+
+
+def job_sentence(job: Job, attempt: Attempt | None = None) -> str:
+    """What is going on with a job, since when, what next, and whether anyone must act."""
+    attempt = attempt or current_attempt(job)
+    newest = (
+        Checkpoint.objects.filter(series_id=job.series_id, state=CheckpointState.COMPLETE)
+        .order_by("-step", "-id")
+        .first()
+    )
+    since = units.duration(clock.now() - job.phase_since)
+    charged: Decimal = job_sums(job).charged
+    match job.phase:
+        case JobPhase.PENDING | JobPhase.QUEUED:
+            return waiting_sentence(job, attempt)
+        case JobPhase.RUNNING:
+            return running_sentence(job, attempt, newest)
+        case JobPhase.RECOVERING:
+            where = (
+                _("from step %(step)s") % {"step": units.count(attempt.resume_step)}
+                if attempt is not None and attempt.resume_step is not None
+                else _("from the beginning: there is no complete checkpoint")
+            )
+            return _("Recovering for %(since)s: %(message)s; it starts again %(where)s. You need do nothing.") % {
+                "since": since,
+                "message": job.message.rstrip("."),
+                "where": where,
+            }
+        case JobPhase.WAITING_BUDGET:
+            return _("Stopped for %(since)s: the team's budget does not cover another attempt. %(message)s") % {
+                "since": since,
+                "message": job.message,
+            }
+        case JobPhase.CANCELLING:
+            return _("Being cancelled for %(since)s, asked for by %(who)s.") % {"since": since, "who": job.stop_by}
+        case JobPhase.SUCCEEDED:
+            ran = units.duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "–"
+            return _("Succeeded %(since)s ago after %(ran)s; %(charged)s charged.") % {
+                "since": since,
+                "ran": ran,
+                "charged": units.usd(charged),
+            }
+        case JobPhase.CANCELLED:
+            return _("Cancelled %(since)s ago by %(who)s; %(charged)s charged.") % {
+                "since": since,
+                "who": job.stop_by or "–",
+                "charged": units.usd(charged),
+            }
+        case _:
+            tail = (
+                " " + _("The newest complete checkpoint is at step %(step)s.") % {"step": units.count(newest.step)}
+                if newest is not None
+                else ""
+            )
+            return (
+                _("%(phase)s %(since)s ago: %(why)s; %(charged)s charged.")
+                % {
+                    "phase": JobPhase(job.phase).label,
+                    "since": since,
+                    "why": _end_words(job),
+                    "charged": units.usd(charged),
+                }
+                + tail
+            )

@@ -1,0 +1,281 @@
+"""What people do with jobs: preview, submit, cancel, requeue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from django.db import transaction
+
+from apps.audit.services import event, record
+from apps.catalog.selectors import gpu_price
+from apps.checkpoints.models import CheckpointSeries
+from apps.clusters.models import Cluster
+from apps.clusters.states import ClusterPhase, NodePhase
+from apps.core import clock, ids
+from apps.core.errors import FieldProblem, Forbidden, InvalidInput, TransitionConflict
+from apps.costs.selectors import Standing, standing_of
+from apps.costs.services import hold_money, month_open
+from apps.costs.states import Unit
+from apps.intents.services import intent_ask
+from apps.jobs.models import Attempt, Job, JobTemplate
+from apps.jobs.permissions import can_submit_job
+from apps.jobs.rules import check_script, fill_template, hold_for
+from apps.jobs.selectors import usable_nodes
+from apps.quotas.services import gpus_take
+from apps.teams.models import Team
+from apps.teams.permissions import Actor
+
+INTENT = "job.reconcile"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+MAX_TIME_MIN = 60 * 24 * 90
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything a submit says; see Job for the units."""
+
+    name: str
+    nodes: int
+    gpus_per_node: int
+    time_limit_min: int
+    script: str = ""
+    gpu_type: str = ""
+    tasks_per_node: int = 1
+    cpus_per_task: int = 1
+    memory_per_node_mib: int = 0
+    partition: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    max_recoveries: int = 3
+    template: JobTemplate | None = None
+    template_parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What will happen when this is submitted; ``problems`` empty means it would be accepted."""
+
+    script: str
+    gpus: int
+    gpu_hours: Decimal
+    usd: Decimal
+    usd_per_gpu_hour: Decimal
+    price_source: str
+    budget: Standing
+    quota: Standing
+    free_nodes: int
+    problems: tuple[FieldProblem, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def usd_left(self) -> Decimal:
+        """The team's free budget after the hold."""
+        return self.budget.free - self.usd
+
+    @property
+    def gpus_left(self) -> Decimal:
+        """The team's free GPUs after the hold."""
+        return self.quota.free - self.gpus
+
+
+def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Preview:
+    """Check a spec against cluster, quota and budget; nothing is held. Raises Forbidden."""
+    if not can_submit_job(actor, team):
+        raise Forbidden(f"you may not submit jobs for team {team.slug}")
+    problems: list[FieldProblem] = []
+    warnings: list[str] = []
+    script = spec.script
+    if spec.template is not None:
+        script, found = fill_template(spec.template.script, spec.template.parameters, spec.template_parameters)
+        problems += found
+    script, found = check_script(script)
+    problems += found
+    problems += _check_fields(spec)
+    nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node)
+    problems += _check_cluster(spec, cluster, len(nodes))
+    instance_type = nodes[0].instance_type if nodes else ""
+    gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
+    price = gpu_price(instance_type, gpu_type)
+    if price is None:
+        usd_per_gpu_hour, source = Decimal(0), ""
+        if not problems:
+            problems.append(FieldProblem("/gpu_type", "no-price", f"no price is known for {gpu_type or 'these GPUs'}"))
+    else:
+        usd_per_gpu_hour, source = price
+    hours, usd = hold_for(
+        max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour
+    )
+    with transaction.atomic():
+        month_open(team)
+    budget, quota = standing_of(team, Unit.USD), standing_of(team, Unit.GPUS)
+    ready = [n for n in nodes if n.phase == NodePhase.READY]
+    free = [n for n in ready if n.gpus - n.gpus_used >= spec.gpus_per_node]
+    if len(free) < spec.nodes <= len(nodes):
+        warnings.append(f"{len(free)} of the {spec.nodes} nodes are free now; the job will wait")
+    if cluster.phase == ClusterPhase.UNREACHABLE:
+        warnings.append("the cluster does not answer right now; the job is submitted when it does")
+    return Preview(
+        script=script,
+        gpus=spec.nodes * spec.gpus_per_node,
+        gpu_hours=hours,
+        usd=usd,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        price_source=source,
+        budget=budget,
+        quota=quota,
+        free_nodes=len(free),
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+    )
+
+
+def _check_fields(spec: JobSpec) -> list[FieldProblem]:
+    problems = []
+    if not _NAME.match(spec.name):
+        problems.append(
+            FieldProblem("/name", "invalid", "letters, digits and ._- (at most 100), starting with a letter or digit")
+        )
+    bounds = (
+        ("nodes", spec.nodes, 1, 10_000),
+        ("gpus_per_node", spec.gpus_per_node, 1, 16),
+        ("time_limit_min", spec.time_limit_min, 1, MAX_TIME_MIN),
+        ("tasks_per_node", spec.tasks_per_node, 1, 1024),
+        ("cpus_per_task", spec.cpus_per_task, 1, 1024),
+        ("memory_per_node_mib", spec.memory_per_node_mib, 0, 100_000_000),
+        ("max_recoveries", spec.max_recoveries, 0, 20),
+    )
+    for name, value, low, high in bounds:
+        if not low <= value <= high:
+            problems.append(FieldProblem(f"/{name}", "out-of-range", f"must be from {low:,} to {high:,}"))
+    for key, value in spec.environment.items():
+        if not _ENV_NAME.match(key) or key.startswith(("QD_", "SLURM_")):
+            problems.append(FieldProblem(f"/environment/{key}", "invalid", "not a name a job may set"))
+        elif "\n" in value or "\x00" in value:
+            problems.append(FieldProblem(f"/environment/{key}", "invalid", "one line of text"))
+    return problems
+
+
+def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldProblem]:
+    problems = []
+    if cluster.phase not in (ClusterPhase.READY, ClusterPhase.UNREACHABLE):
+        problems.append(FieldProblem("/cluster", "not-ready", f"cluster {cluster.name} is not ready"))
+        return problems
+    everything = usable_nodes(cluster)
+    if not everything:
+        problems.append(FieldProblem("/cluster", "no-nodes", f"cluster {cluster.name} has no nodes yet"))
+        return problems
+    types = sorted({n.gpu_type for n in everything if n.gpu_type})
+    if spec.gpu_type and spec.gpu_type not in types:
+        problems.append(
+            FieldProblem("/gpu_type", "not-here", f"cluster {cluster.name} has no {spec.gpu_type}; it has {', '.join(types) or 'no GPUs'}")
+        )
+    elif not fitting:
+        most = max(n.gpus for n in everything)
+        problems.append(
+            FieldProblem("/gpus_per_node", "too-many", f"no node has {spec.gpus_per_node} GPUs; the largest has {most}")
+        )
+    elif spec.nodes > fitting:
+        problems.append(
+            FieldProblem("/nodes", "too-many", f"{spec.nodes} nodes asked for; cluster {cluster.name} has {fitting} that fit")
+        )
+    limit = cluster.observed_max_time_min
+    if limit is not None and spec.time_limit_min > limit:
+        problems.append(
+            FieldProblem("/time_limit_min", "too-long", f"{spec.time_limit_min} min; the cluster allows {limit} min")
+        )
+    partitions = [p.get("name") for p in cluster.observed_partitions]
+    if spec.partition and partitions and spec.partition not in partitions:
+        problems.append(
+            FieldProblem("/partition", "unknown", f"no partition {spec.partition}; there are {', '.join(map(str, partitions))}")
+        )
+    return problems
+
+
+def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Job:
+    """Accept a job: hold its GPUs and money, write it with its first attempt, ask the worker; all or nothing.
+
+    Raises Forbidden, InvalidInput, QuotaExceeded, BudgetExhausted.
+    """
+    preview = job_preview(actor=actor, team=team, cluster=cluster, spec=spec)
+    if preview.problems:
+        raise InvalidInput(
+            "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
+        )
+    job = Job(
+        uid=ids.new_uid("job"),
+        team=team,
+        owner_id=actor.user_id,
+        owner_name=actor.name,
+        cluster=cluster,
+        template=spec.template,
+        template_parameters=dict(spec.template_parameters),
+        name=spec.name,
+        script=preview.script,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus_per_node,
+        gpu_type=spec.gpu_type,
+        tasks_per_node=spec.tasks_per_node,
+        cpus_per_task=spec.cpus_per_task,
+        memory_per_node_mib=spec.memory_per_node_mib,
+        time_limit_min=spec.time_limit_min,
+        partition=spec.partition or cluster.partition,
+        environment=dict(spec.environment),
+        max_recoveries=spec.max_recoveries,
+        usd_per_gpu_hour=preview.usd_per_gpu_hour,
+        price_source=preview.price_source[:200],
+    )
+    with transaction.atomic():
+        gpus_take(team, job.gpus, subject=job.uid)
+        attempt = Attempt(uid=ids.new_uid("att"), number=1)
+        hold_money(
+            team, preview.usd, preview.gpu_hours, subject=job.uid, detail=attempt.uid, memo=f"{spec.name}, attempt 1"
+        )
+        series = CheckpointSeries(team=team, name=spec.name, job_uid=job.uid)
+        series.save()
+        job.series = series
+        job.save()
+        attempt.job = job
+        attempt.save()
+        after = {
+            "name": job.name,
+            "cluster": cluster.name,
+            "nodes": job.nodes,
+            "gpus": job.gpus,
+            "time_limit_min": job.time_limit_min,
+            "usd_held": str(preview.usd),
+        }
+        record(actor, "job.submit", "job", job.uid, team_id=team.pk, after=after)
+        event("job", job.uid, "JobAccepted", f"accepted from {actor.name}", team_id=team.pk, data=after)
+        intent_ask(INTENT, job.uid)
+    return job
+
+
+def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
+    """Ask for a job to be cancelled ("cancel") or started again ("requeue"); the caller fetched it with jobs.cancel.
+
+    Cancelling twice is one cancel; a cancel overrides a requeue. Raises TransitionConflict when it has ended.
+    """
+    with transaction.atomic():
+        allowed = Job.objects.filter(pk=job.pk, ended_at__isnull=True)
+        if kind == "requeue":
+            allowed = allowed.filter(stop_requested_at__isnull=True)
+        else:
+            allowed = allowed.exclude(stop_kind="cancel")
+        changed = allowed.update(
+            stop_requested_at=clock.now(), stop_kind=kind, stop_by=actor.name, generation=job.generation + 1
+        )
+        if not changed:
+            fresh = Job.objects.get(pk=job.pk)
+            if fresh.stop_kind == kind and not fresh.has_ended:
+                return
+            raise TransitionConflict(
+                f"job {job.name} has already ended" if fresh.has_ended else f"job {job.name} is already being stopped"
+            )
+        record(actor, f"job.{kind}", "job", job.uid, team_id=job.team_id, before={"phase": job.phase})
+        word = "CancelRequested" if kind == "cancel" else "RequeueRequested"
+        event("job", job.uid, word, f"{kind} asked for by {actor.name}", team_id=job.team_id)
+        intent_ask(INTENT, job.uid)

@@ -1,0 +1,1 @@
+"""People, teams, roles, service accounts and API tokens: who may do what, everywhere."""

@@ -1,0 +1,8 @@
+"""Django's registration of the teams app."""
+
+from django.apps import AppConfig
+
+
+class TeamsConfig(AppConfig):
+    name = "apps.teams"
+    label = "teams"

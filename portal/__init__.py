@@ -1,0 +1,1 @@
+"""Composition root: settings, URLs, API router and the supervisor. Wires; decides nothing."""

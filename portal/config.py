@@ -1,0 +1,92 @@
+"""The one typed configuration: read from the environment, secret files and defaults, checked at start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+class Config(BaseSettings):
+    """Every variable starts with ``QD_``; a secret may come from a file of that name in ``QD_SECRETS_DIR``."""
+
+    model_config = SettingsConfigDict(env_prefix="QD_", extra="ignore")
+
+    env: Literal["development", "test", "production"] = "development"
+    var_dir: Path = BASE_DIR / "var"
+    secret_key: SecretStr = SecretStr("")
+    #: Peppers of token digests, newest first; old ones stay until their tokens have expired.
+    token_peppers: list[SecretStr] = Field(default_factory=list)
+    database_url: str = ""
+    redis_url: str = ""
+    allowed_hosts: list[str] = Field(default_factory=lambda: ["localhost", "127.0.0.1", "[::1]"])
+    csrf_trusted_origins: list[str] = Field(default_factory=list)
+    #: Where jobs' runners reach this portal; must be reachable from the compute nodes.
+    base_url: str = "http://127.0.0.1:8000"
+    behind_tls_proxy: bool = False
+    log_level: str = "INFO"
+    log_json: bool = True
+    #: Folder that holds secret files named by ``file:`` references.
+    secrets_dir: Path | None = None
+    #: scontrol command on the worker's machine, for Slurm REST versions that cannot drain a node.
+    scontrol: str = ""
+    #: Demo sign-ins and data may be seeded (never in production).
+    demo: bool = False
+    #: A bearer token that /metrics asks for; empty in development leaves it open to loopback only.
+    metrics_token: SecretStr = SecretStr("")
+    throttle_read: str = "1200/min"
+    throttle_write: str = "240/min"
+    #: Seconds between two beats of the collectors.
+    collect_queue_s: float = 2.0
+    collect_health_s: float = 5.0
+    collect_fleet_s: float = 10.0
+    sweep_grace_s: int = 900
+    charge_every_s: int = 30
+
+    @model_validator(mode="after")
+    def _fill(self) -> Config:
+        secrets_dir = self.secrets_dir or self.var_dir / "secrets"
+        self.secrets_dir = secrets_dir
+        for name in ("secret_key", "metrics_token"):
+            path = secrets_dir / name
+            if not getattr(self, name).get_secret_value() and path.is_file():
+                setattr(self, name, SecretStr(path.read_text().strip()))
+        path = secrets_dir / "token_peppers"
+        if not self.token_peppers and path.is_file():
+            self.token_peppers = [SecretStr(line.strip()) for line in path.read_text().splitlines() if line.strip()]
+        path = secrets_dir / "database_url"
+        if not self.database_url and path.is_file():
+            self.database_url = path.read_text().strip()
+        if self.env == "production":
+            missing = [
+                name
+                for name, value in (
+                    ("QD_SECRET_KEY", self.secret_key.get_secret_value()),
+                    ("QD_TOKEN_PEPPERS", self.token_peppers),
+                    ("QD_DATABASE_URL", self.database_url),
+                    ("QD_REDIS_URL", self.redis_url),
+                    ("QD_METRICS_TOKEN", self.metrics_token.get_secret_value()),
+                )
+                if not value
+            ]
+            if missing:
+                raise ValueError(f"production needs {', '.join(missing)} (or files of that name in QD_SECRETS_DIR)")
+            if self.demo:
+                raise ValueError("QD_DEMO is for trying the portal and cannot be set in production")
+        else:
+            if not self.secret_key.get_secret_value():
+                self.secret_key = SecretStr("development-only-" + "k" * 50)
+            if not self.token_peppers:
+                self.token_peppers = [SecretStr("development-only-pepper")]
+        if not self.redis_url:
+            self.redis_url = f"redis+socket://{self.var_dir.resolve()}/valkey.sock"
+        return self
+
+    @property
+    def redis_client_url(self) -> str:
+        """The Redis address as redis-py writes it (Celery says redis+socket, redis-py says unix)."""
+        return self.redis_url.replace("redis+socket://", "unix://", 1)

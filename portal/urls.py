@@ -1,0 +1,6 @@
+"""Every address of the portal."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
