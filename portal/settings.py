@@ -21,6 +21,7 @@ SECRET_KEY = CONFIG.secret_key.get_secret_value() or secrets.token_urlsafe(50)
 ALLOWED_HOSTS = CONFIG.allowed_hosts
 CSRF_TRUSTED_ORIGINS = CONFIG.csrf_trusted_origins
 VAR_DIR = CONFIG.var_dir
+CONFIG_BASE_DIR = BASE_DIR
 
 INSTALLED_APPS = [
     "portal.apps.PortalConfig",

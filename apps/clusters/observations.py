@@ -315,3 +315,10 @@ def exporter_observed(node: Node, *, missing: Sequence[str] = (), error: str = "
     if not error:
         columns |= {"exporter_read_at": clock.now(), "exporter_missing": list(missing)}
     Node.objects.filter(pk=node.pk).update(**columns)
+
+
+def drain_unsupported(node: Node, advice: str) -> None:
+    """The scheduler cannot be told by this door; the timeline says what a person can do."""
+    with transaction.atomic():
+        Node.objects.filter(pk=node.pk).update(observed_reason=advice[:300], resume_requested_at=None)
+        event("node", node.uid, "DrainUnsupported", advice)

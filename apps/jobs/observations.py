@@ -329,3 +329,9 @@ def _job_event(job: Job, kind: str, text: str, attempt: Attempt, **data: object)
         team_id=job.team_id,
         data={"attempt": attempt.number, **data},
     )
+
+
+def attempt_blame(attempt: Attempt, node: str) -> None:
+    """The node whose fault ended the attempt; the next one leaves it out."""
+    Attempt.objects.filter(pk=attempt.pk, stop_node="").update(stop_node=node)
+    attempt.stop_node = node

@@ -1,0 +1,96 @@
+"""Opens providers for the rows that describe them, secrets resolved at the last moment; tests replace these functions."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+
+from apps.clusters.models import Cluster
+from apps.connections.models import CloudAccount
+from django.conf import settings
+
+from worker.providers import ports
+from worker.providers import values as v
+from worker.providers.errors import AccessDenied, InvalidRequest
+
+#: No single provider call may take longer (the first rung of the ladder of time limits).
+CALL_TIMEOUT_S = 20.0
+
+
+def secret(reference: str) -> str:
+    """The text behind ``env:NAME`` or ``file:NAME`` (a file in QD_SECRETS_DIR). Raises AccessDenied naming the reference."""
+    kind, _sep, name = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(name)
+        if value is None:
+            raise AccessDenied(f"environment variable {name} is not set for the worker", source="secrets")
+        return value
+    if kind == "file" and name and "/" not in name and ".." not in name:
+        path = settings.CONFIG.secrets_dir / name
+        try:
+            return str(path.read_text()).strip()
+        except OSError as error:
+            raise AccessDenied(
+                f"secret file {name} cannot be read in QD_SECRETS_DIR: {error.strerror}", source="secrets"
+            ) from error
+    raise InvalidRequest(f"{reference!r} is not a secret reference", source="secrets")
+
+
+def credentials(reference: str) -> v.Credentials:
+    """An access key from a secret: JSON, or the INI that AWS's tools write. Empty reference: the SDK's own chain."""
+    if not reference:
+        return v.Credentials()
+    text = secret(reference)
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidRequest(f"secret {reference} is not valid JSON: {error}", source="secrets") from error
+    else:
+        parser = configparser.ConfigParser()
+        try:
+            parser.read_string(text)
+        except configparser.Error as error:
+            raise InvalidRequest(f"secret {reference} is neither JSON nor INI", source="secrets") from error
+        section = "default" if parser.has_section("default") else next(iter(parser.sections()), "")
+        found = {k.removeprefix("aws_"): value for k, value in parser.items(section)} if section else {}
+    found = {k.lower().removeprefix("aws_"): value for k, value in found.items()}
+    if not found.get("access_key_id") or not found.get("secret_access_key"):
+        raise InvalidRequest(f"secret {reference} lacks access_key_id or secret_access_key", source="secrets")
+    return v.Credentials(found["access_key_id"], found["secret_access_key"], found.get("session_token", ""))
+
+
+def compute_for(account: CloudAccount) -> ports.Compute:
+    """The compute provider of a cloud account."""
+    from worker.providers.aws import Ec2Compute
+
+    access = v.CloudAccess(
+        region=account.region,
+        credentials=credentials(account.credentials_ref),
+        endpoint_url=account.endpoint_url,
+        role_arn=account.role_arn,
+    )
+    return Ec2Compute(access)
+
+
+def scheduler_for(cluster: Cluster) -> ports.Scheduler:
+    """The scheduler of a cluster."""
+    from worker.providers.slurm import SlurmScheduler
+
+    access = v.SchedulerAccess(
+        endpoint_url=cluster.api_url,
+        user_name=cluster.user_name,
+        token=secret(cluster.token_ref),
+        timeout_s=CALL_TIMEOUT_S,
+    )
+    command = shlex.split(settings.CONFIG.scontrol)
+    return SlurmScheduler(access, scontrol=command or None)
+
+
+def exporter() -> ports.GpuExporter:
+    """The reader of DCGM exporters."""
+    from worker.providers.prometheus.exporter import DcgmExporter
+
+    return DcgmExporter()

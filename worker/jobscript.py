@@ -1,0 +1,88 @@
+"""The batch script the portal submits: the person's script, unchanged, run by the runner that reports on it."""
+
+from __future__ import annotations
+
+import base64
+from functools import lru_cache
+
+from apps.jobs.ingest import ingest_token
+from apps.jobs.models import Attempt, Job
+from django.conf import settings
+
+from worker.providers import values as v
+
+RUNNER = "runner/quarterdeck_runner.py"
+
+
+@lru_cache(maxsize=1)
+def _runner_source() -> bytes:
+    return (settings.CONFIG_BASE_DIR / RUNNER).read_bytes()
+
+
+def working_directory(job: Job) -> str:
+    """One folder a job, the same for all its attempts, below the cluster's shared root."""
+    return f"{job.cluster.working_root}/{job.team.slug}/{job.uid}"
+
+
+def batch_script(job: Job, attempt: Attempt) -> str:
+    """Unpack the runner and the script beside the job, then run the one with the other.
+
+    Both travel as base64, so no content of a script can break out of its quotes. Where the node has
+    no usable Python the script runs without the runner: reporting is lost, the job is not.
+    """
+    runner = base64.encodebytes(_runner_source()).decode()
+    script = base64.encodebytes(job.script.encode()).decode()
+    shebang = job.script.split("\n", 1)[0]
+    interpreter = shebang[2:].strip() if shebang.startswith("#!") else "/bin/bash"
+    return f"""#!/bin/bash
+# {job.name}, attempt {attempt.number}, submitted by Quarterdeck
+set -u
+cd "$QD_WORKING_DIRECTORY" || exit 1
+qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}"
+mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" || exit 1
+base64 -d > "$qd_dir/quarterdeck_runner.py" <<'QD_RUNNER'
+{runner}QD_RUNNER
+base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
+{script}QD_SCRIPT
+chmod 700 "$qd_dir/script"
+export QD_RUNNER="$qd_dir/quarterdeck_runner.py" QD_SPOOL_DIR="$qd_dir/spool"
+if command -v python3 >/dev/null 2>&1; then
+  exec python3 "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
+fi
+echo "quarterdeck: no python3 on this node; running without live reports" >&2
+exec {interpreter} "$qd_dir/script"
+"""
+
+
+def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
+    """Everything the scheduler needs; the attempt's uid is the comment."""
+    directory = working_directory(job)
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        **job.environment,
+        "QD_ATTEMPT": attempt.uid,
+        "QD_JOB": job.uid,
+        "QD_WORKING_DIRECTORY": directory,
+        "QD_CHECKPOINT_DIR": f"{directory}/checkpoints",
+        "QD_INGEST_URL": f"{settings.CONFIG.base_url}/api/v1/ingest/attempts/{attempt.uid}/events",
+        "QD_INGEST_TOKEN": ingest_token(attempt.uid),
+    }
+    if attempt.resume_from:
+        environment["QD_RESUME_FROM"] = attempt.resume_from
+    return v.SubmitRequest(
+        script=batch_script(job, attempt),
+        name=job.name,
+        comment=attempt.uid,
+        partition=job.partition,
+        nodes=job.nodes,
+        gpus_per_node=job.gpus_per_node,
+        gpu_type=job.gpu_type,
+        tasks_per_node=job.tasks_per_node,
+        cpus_per_task=job.cpus_per_task,
+        memory_per_node_mib=job.memory_per_node_mib,
+        time_limit_min=job.time_limit_min,
+        working_directory=directory,
+        environment=environment,
+        stdout_path=f"{directory}/attempt-{attempt.number}.out",
+        excluded_nodes=tuple(attempt.excluded_nodes),
+    )

@@ -1,0 +1,39 @@
+"""Findings: answer a fatal one by draining the node and ending its attempts, within the brake."""
+
+from __future__ import annotations
+
+from apps.clusters.selectors import live_nodes
+from apps.clusters.services import node_drain
+from apps.clusters.states import NodePhase
+from apps.health.rules import trips_breaker
+from apps.health.selectors import finding_by_uid
+from apps.health.services import finding_responded, is_fatal, newly_faulty_nodes
+from apps.health.states import LIVE
+from apps.jobs.observations import attempts_evict
+from apps.teams.permissions import system_actor
+
+from worker.engine import DONE, Outcome
+
+ACTOR = system_actor("health")
+
+
+def respond(uid: str) -> Outcome:
+    """Drain first, so that the next attempt cannot land there, then end what runs; both may be repeated."""
+    finding = finding_by_uid(uid)
+    if finding is None or finding.phase not in LIVE or finding.responded_at is not None:
+        return DONE
+    node, cluster = finding.node, finding.node.cluster
+    if not is_fatal(finding):
+        return DONE
+    if not cluster.responds_to_findings:
+        finding_responded(finding, "nothing: this cluster only reports")
+        return DONE
+    if trips_breaker(newly_faulty=newly_faulty_nodes(cluster.pk), pool=len(live_nodes(cluster))):
+        finding_responded(finding, "nothing: too many nodes failed within ten minutes, a person must look first")
+        return DONE
+    if node.phase != NodePhase.GONE:
+        node_drain(actor=ACTOR, node=node, reason=finding.title)
+    evicted = attempts_evict(node, finding)
+    names = ", ".join(sorted({a.job.name for a in evicted}))
+    finding_responded(finding, f"drained {node.name}" + (f", restarting {names}" if names else ""))
+    return DONE

@@ -1,0 +1,205 @@
+"""Jobs: submit an attempt once, follow it, charge it, end it, and start the next one where that helps.
+
+Submitting has no key in Slurm. So: SUBMITTING is committed before the call, the attempt's uid goes
+into ``comment``, and an attempt that is found SUBMITTING at the start of a visit (a crash, a
+time-out) is searched for by that comment before anything is sent again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from apps.core import clock
+from apps.core.errors import TransitionConflict
+from apps.jobs import observations as obs
+from apps.jobs.models import Attempt, Job
+from apps.jobs.rules import end_of, is_final_state
+from apps.jobs.selectors import current_attempt, job_by_uid
+from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobPhase
+from django.conf import settings
+
+from worker import doors
+from worker.collectors.slurm import seen_of
+from worker.engine import DONE, Outcome, again
+from worker.jobscript import submit_request
+from worker.providers.errors import InvalidRequest, NotFound
+from worker.providers.ports import Scheduler
+
+POLL_S = 5.0
+#: How long after a submit call began its job may still turn up; longer than the call's own time-out.
+DOUBT = timedelta(seconds=25)
+#: An attempt that neither queue nor accounting knows is given up after this.
+LOST_AFTER = timedelta(seconds=90)
+#: Left unobserved this long while placed, an attempt is asked for by its id.
+UNSEEN = timedelta(seconds=30)
+BUDGET_RETRY_S = 60.0
+RESEND_STOP = timedelta(seconds=30)
+
+
+def reconcile(uid: str) -> Outcome:
+    """One step of one job."""
+    job = job_by_uid(uid)
+    if job is None or job.has_ended:
+        return DONE
+    attempt = current_attempt(job)
+    if attempt is None:
+        obs.job_end(job, JobPhase.FAILED, reason="Lost", message="the job has no attempt")
+        return DONE
+    attempt.job = job
+    if attempt.phase in ATTEMPT_ENDED:
+        return _after_end(job, attempt)
+    if job.stop_kind == "cancel":
+        obs.job_cancelling(job)
+        obs.attempt_stop(attempt, "Cancelled")
+        attempt.refresh_from_db(fields=["stop_reason", "stop_node"])
+    elif job.stop_kind == "requeue":
+        obs.attempt_stop(attempt, "Requeued")
+        attempt.refresh_from_db(fields=["stop_reason", "stop_node"])
+        obs.requeue_taken_up(job)
+    match attempt.phase:
+        case AttemptPhase.PENDING:
+            return _submit(job, attempt)
+        case AttemptPhase.SUBMITTING:
+            return _resolve_doubt(job, attempt)
+        case _:
+            return _follow(job, attempt)
+
+
+def _submit(job: Job, attempt: Attempt) -> Outcome:
+    if job.stop_kind == "cancel":
+        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", "cancelled before it was submitted")
+        return again(0)
+    obs.attempt_submitting(attempt)
+    return _send(job, attempt, doors.scheduler_for(job.cluster))
+
+
+def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
+    try:
+        receipt = scheduler.submit(submit_request(job, attempt))
+    except InvalidRequest as error:
+        obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", str(error))
+        return again(0)
+    obs.attempt_submitted(attempt, receipt.scheduler_id, receipt.warnings)
+    return again(POLL_S)
+
+
+def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
+    """A submit call whose end nobody saw: search first, send again only when it cannot turn up any more."""
+    scheduler = doors.scheduler_for(job.cluster)
+    since = attempt.submit_started_at or attempt.created_at
+    found = scheduler.jobs_by_comment(attempt.uid, since - timedelta(minutes=5))
+    if found:
+        obs.attempt_submitted(attempt, found[0].scheduler_id)
+        for extra in found[1:]:
+            # Two of one attempt must never run: the first submitted counts.
+            if not is_final_state(extra.state):
+                scheduler.cancel(extra.scheduler_id)
+        return again(0)
+    if clock.now() - since < DOUBT:
+        return again(POLL_S)
+    if job.stop_kind == "cancel":
+        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", "cancelled before it was submitted")
+        return again(0)
+    obs.attempt_submit_again(attempt)
+    return _send(job, attempt, scheduler)
+
+
+def _follow(job: Job, attempt: Attempt) -> Outcome:
+    """Move the phases after what was observed; send a stop that was decided; charge."""
+    now = clock.now()
+    if is_final_state(attempt.observed_state):
+        return _settle(job, attempt)
+    if attempt.observed_state == "RUNNING" and attempt.phase == AttemptPhase.QUEUED:
+        obs.attempt_running(attempt)
+    elif attempt.observed_state == "PENDING" and attempt.phase == AttemptPhase.RUNNING:
+        obs.attempt_requeued_by_scheduler(attempt)
+    if attempt.stop_reason and (attempt.stop_sent_at is None or now - attempt.stop_sent_at > RESEND_STOP):
+        return _stop(job, attempt)
+    last_seen = attempt.observed_at or attempt.phase_since
+    read_at = job.cluster.queue_read_at
+    if not attempt.observed_state and now - last_seen > UNSEEN:
+        return _ask_for(job, attempt)
+    if attempt.phase == AttemptPhase.RUNNING:
+        if (now - (attempt.charged_until_at or attempt.started_at or now)).total_seconds() >= settings.CONFIG.charge_every_s:
+            obs.attempt_charge(attempt, now)
+        if read_at is not None and now - read_at < UNSEEN and attempt.runner_exit_code is not None:
+            return _ask_for(job, attempt)
+        return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
+    return again(POLL_S * 2)
+
+
+def _stop(job: Job, attempt: Attempt) -> Outcome:
+    try:
+        doors.scheduler_for(job.cluster).cancel(attempt.scheduler_id)
+    except NotFound:
+        return _ask_for(job, attempt)
+    if attempt.phase != AttemptPhase.STOPPING:
+        obs.attempt_stop_sent(attempt)
+    return again(2.0)
+
+
+def _ask_for(job: Job, attempt: Attempt) -> Outcome:
+    """One attempt by its id, when the bulk read does not show it."""
+    try:
+        found = doors.scheduler_for(job.cluster).job(attempt.scheduler_id)
+    except NotFound:
+        return _lost(job, attempt)
+    if found.comment not in ("", attempt.uid):
+        return _lost(job, attempt)
+    obs.attempt_observe(attempt, seen_of(found))
+    return again(POLL_S)
+
+
+def _lost(job: Job, attempt: Attempt) -> Outcome:
+    """Neither queue nor accounting knows it: the runner's word decides, else it is lost."""
+    if attempt.runner_exit_code == 0:
+        obs.attempt_end(attempt, AttemptPhase.SUCCEEDED, "", "the runner reported success; the scheduler forgot the job")
+        return again(0)
+    if attempt.runner_exit_code is not None and not attempt.stop_reason:
+        attempt.exit_code = attempt.runner_exit_code
+        obs.attempt_end(attempt, AttemptPhase.FAILED, "ExitCode", "by the runner; the scheduler forgot the job")
+        return again(0)
+    if attempt.stop_reason:
+        phase, reason = end_of("CANCELLED", attempt.stop_reason, node_has_fatal_finding=False)
+        obs.attempt_end(attempt, phase, reason)
+        return again(0)
+    if clock.now() - attempt.phase_since > LOST_AFTER:
+        obs.attempt_end(attempt, AttemptPhase.LOST, "Lost", "neither queue nor accounting knows it")
+        return again(0)
+    return again(POLL_S)
+
+
+def _settle(job: Job, attempt: Attempt) -> Outcome:
+    failed_node = obs.has_fatal_finding(attempt)
+    phase, reason = end_of(attempt.observed_state, attempt.stop_reason, node_has_fatal_finding=bool(failed_node))
+    if phase == AttemptPhase.NODE_FAILED and not attempt.stop_node and failed_node:
+        obs.attempt_blame(attempt, failed_node)
+    message = f"exit code {attempt.exit_code}" if phase == AttemptPhase.FAILED and attempt.exit_code is not None else ""
+    obs.attempt_end(attempt, phase, reason, message)
+    return again(0)
+
+
+def _after_end(job: Job, attempt: Attempt) -> Outcome:
+    """The attempt is settled: end the job, or start the next attempt."""
+    ends = {
+        AttemptPhase.SUCCEEDED: JobPhase.SUCCEEDED,
+        AttemptPhase.FAILED: JobPhase.FAILED,
+        AttemptPhase.TIMED_OUT: JobPhase.TIMED_OUT,
+        AttemptPhase.CANCELLED: JobPhase.CANCELLED,
+        AttemptPhase.REFUSED: JobPhase.FAILED,
+    }
+    phase = AttemptPhase(attempt.phase)
+    if phase in ends:
+        obs.job_end(job, ends[phase], reason=attempt.reason, message=attempt.message, exit_code=attempt.exit_code)
+        return DONE
+    if job.stop_kind == "cancel":
+        obs.job_cancelling(job)
+        obs.job_end(job, JobPhase.CANCELLED, reason="Cancelled")
+        return DONE
+    try:
+        following = obs.job_recover(job, attempt)
+    except TransitionConflict:
+        return again(1)
+    if following is not None:
+        return again(0)
+    return again(BUDGET_RETRY_S) if job.phase == JobPhase.WAITING_BUDGET else DONE
