@@ -65,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--shutdown-seconds", type=_delay, default=3.0, help="from terminate to terminated")
     serve.add_argument("--pool", type=_pool, action="append", default=[], metavar="TYPE=N", help="machines there are")
     serve.add_argument("--p-vcpu-quota", type=int, default=24_576, help="on-demand vCPU quota of the P family")
+    serve.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also a name of the control page, without port",
+    )
     serve.add_argument("--without-slurm", action="store_true", help="no fake Slurm, for use beside a real one")
 
     control = argparse.ArgumentParser(add_help=False)

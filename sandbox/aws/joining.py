@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,7 +69,11 @@ class Joiner:
 
     def _watch(self) -> None:
         while not self._ended.wait(_TICK_S):
-            self.tick()
+            try:
+                self.tick()
+            except Exception:
+                # A listener's mistake must not stop all later nodes from joining.
+                traceback.print_exc(file=sys.stderr)
 
     def tick(self) -> None:
         """One look at all machines."""

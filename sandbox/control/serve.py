@@ -141,7 +141,7 @@ def _run(options: argparse.Namespace, stopping: threading.Event) -> int:
         slurm = None if options.without_slurm else _slurm(options, world, key)
         dcgm = _dcgm(options, world, slurm)
         stack = Stack(world, aws, slurm, dcgm)
-        control = ControlServer(stack, options.host, options.control_port)
+        control = ControlServer(stack, options.host, options.control_port, options.allowed_host)
         stack.start()
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:

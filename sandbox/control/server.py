@@ -40,14 +40,14 @@ class Refused(Exception):
 
 
 class ControlServer:
-    """Serves one ``Stack``."""
+    """Serves one ``Stack``; ``allowed_hosts`` are names it may be called by besides this machine's own."""
 
-    def __init__(self, stack: Stack, host: str, port: int) -> None:
+    def __init__(self, stack: Stack, host: str, port: int, allowed_hosts: Iterable[str] = ()) -> None:
         self._stack = stack
         self._server = ThreadedServer("control", host, port, self)
         self.url = self._server.url
         self.port = self._server.port
-        names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
+        names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host, *allowed_hosts}
         self._hosts = frozenset(f"{name}:{self.port}" for name in names)
         self._pages = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
         self._pages.filters["clock"] = lambda at: datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")

@@ -212,6 +212,15 @@ class TestStrangers:
             assert ask(control, "GET", "/api/state", headers={"Host": host})[0] == 421, host
         assert ask(control, "GET", "/api/state", headers={"Host": f"localhost:{control.port}"})[0] == 200
 
+    def test_further_names_can_be_allowed(self, stack: Stack) -> None:
+        control = ControlServer(stack, "127.0.0.1", 0, ["sandbox"])
+        control.start()
+        try:
+            assert ask(control, "GET", "/api/census", headers={"Host": f"sandbox:{control.port}"})[0] == 200
+            assert ask(control, "GET", "/api/census", headers={"Host": f"other:{control.port}"})[0] == 421
+        finally:
+            control.stop()
+
     @pytest.mark.parametrize(
         "headers",
         [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
