@@ -14,6 +14,7 @@ from pathlib import Path
 from sandbox.lab import processes
 from sandbox.lab.lab import Lab, accounting_installed, why_not
 from sandbox.lab.layout import LabError, LabOptions
+from sandbox.processes import Identity, descendants, identity_of, marked
 
 EXIT_FAILED = 1
 EXIT_IMPOSSIBLE = 3
@@ -55,13 +56,13 @@ def _options(arguments: argparse.Namespace) -> LabOptions:
     )
 
 
-def _supervisor(directory: Path) -> processes.Identity | None:
+def _supervisor(directory: Path) -> Identity | None:
     """The supervisor that lab.json names, if that very process still lives."""
     try:
         told = json.loads((directory / "lab.json").read_text())["supervisor"]
     except (OSError, ValueError, KeyError):
         return None
-    found = processes.identity_of(int(told["pid"]))
+    found = identity_of(int(told["pid"]))
     return found if found is not None and found.started == int(told["started"]) else None
 
 
@@ -131,12 +132,12 @@ def _stop(arguments: argparse.Namespace) -> None:
     if supervisor is not None:
         os.kill(supervisor.pid, signal.SIGTERM)
         deadline = time.monotonic() + 10.0
-        while time.monotonic() < deadline and processes.identity_of(supervisor.pid) == supervisor:
+        while time.monotonic() < deadline and identity_of(supervisor.pid) == supervisor:
             time.sleep(0.1)
 
     def leftovers() -> list[int]:
-        found = processes.marked(directory)
-        return [*found, *(pid for one in found for pid in processes.descendants(one))]
+        found = marked(processes.MARKER, str(directory))
+        return [*found, *(pid for one in found for pid in descendants(one))]
 
     left = processes.end_all(leftovers, grace_s=2.0)
     (directory / "lab.json").unlink(missing_ok=True)

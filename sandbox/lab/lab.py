@@ -29,6 +29,7 @@ from sandbox.lab.layout import (
     slurm_conf,
     slurmdbd_conf,
 )
+from sandbox.processes import descendants, identity_of, send
 from sandbox.slurm.tokens import mint
 
 STAMP = ".quarterdeck-lab"
@@ -164,13 +165,13 @@ class Lab:
 
     def ended(self) -> list[str]:
         """Names of daemons that are no longer there; each is named once."""
-        gone = [name for name, pid in self._daemons.items() if processes.identity_of(pid) is None]
+        gone = [name for name, pid in self._daemons.items() if identity_of(pid) is None]
         for name in gone:
             del self._daemons[name]
         return gone
 
     def _ended_sentence(self) -> str:
-        gone = [name for name, pid in self._daemons.items() if processes.identity_of(pid) is None]
+        gone = [name for name, pid in self._daemons.items() if identity_of(pid) is None]
         return f"{gone[0]} ended; {self._last_words(gone[0])}" if gone else ""
 
     def _last_words(self, name: str) -> str:
@@ -305,7 +306,7 @@ class Lab:
     def description(self) -> Mapping[str, object]:
         """What lab.json holds: everything a client needs to know."""
         d = self.directory
-        own = processes.identity_of(os.getpid())
+        own = identity_of(os.getpid())
         return {
             "slurmrestd_url": f"http://127.0.0.1:{self.ports.slurmrestd}",
             "user": self.options.user,
@@ -345,10 +346,10 @@ class Lab:
         """End jobs, then daemons; everything that descends from this process goes. Takes under 10 s."""
         daemons = set(self._daemons.values())
         # Steps first: a slurmstepd told to end politely waits for its tasks.
-        for pid in processes.descendants(os.getpid()):
+        for pid in descendants(os.getpid()):
             if pid not in daemons:
-                processes.kill(pid)
-        left = processes.end_all(lambda: processes.descendants(os.getpid()), grace_s=4.0)
+                send(pid, signal.SIGKILL)
+        left = processes.end_all(lambda: descendants(os.getpid()), grace_s=4.0)
         (self.directory / "lab.json").unlink(missing_ok=True)
         self._daemons.clear()
         if left:

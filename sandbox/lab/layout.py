@@ -115,6 +115,7 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
         "SlurmdTimeout=60",
         "SlurmctldTimeout=60",
         "JobRequeue=1",
+        "EnforcePartLimits=ALL",
         "MailProg=/bin/true",
     ]
     if options.accounting:

@@ -11,33 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.lab.layout import LabError
+from sandbox.processes import send
 
 #: Put into the environment of every daemon, so that a process left behind can be told from a stranger's.
 MARKER = "QUARTERDECK_LAB_DIR"
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A process that cannot be confused with a later one under the same pid."""
-
-    pid: int
-    started: int
-
-
-def identity_of(pid: int) -> Identity | None:
-    """The process's identity (start time in clock ticks since boot), or None when there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The command name may hold spaces and brackets; the fields after its closing bracket cannot.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else Identity(pid, int(fields[19]))
 
 
 def adopt_orphans() -> None:
@@ -57,54 +38,17 @@ def only_one(directory: Path) -> Iterator[None]:
         yield
 
 
-def descendants(root: int) -> list[int]:
-    """All living descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    frontier = [root]
-    while frontier:
-        for pid in children.get(frontier.pop(), []):
-            found.append(pid)
-            frontier.append(pid)
-    return found
-
-
-def marked(directory: Path) -> list[int]:
-    """Processes that carry this lab's marker in their environment."""
-    needle = f"{MARKER}={directory}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if needle in environment.split(b"\0"):
-            found.append(int(entry.name))
-    return found
-
-
 def end_all(pids: Callable[[], Iterable[int]], *, grace_s: float) -> list[int]:
     """SIGTERM to all that ``pids`` names, SIGKILL to what is left after ``grace_s``; returns what still lives."""
     for pid in pids():
-        _signal(pid, signal.SIGTERM)
+        send(pid, signal.SIGTERM)
     _until_none(pids, grace_s)
     for _ in range(3):
         left = list(pids())
         if not left:
             return []
         for pid in left:
-            _signal(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         _until_none(pids, 1.0)
     return list(pids())
 
@@ -127,18 +71,6 @@ def reap() -> None:
             return
         if pid == 0:
             return
-
-
-def kill(pid: int) -> None:
-    """SIGKILL; a process that has gone meanwhile is fine."""
-    _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,1 +1,6 @@
-"""A pretend slurmrestd that really runs scripts, as local process groups on pretend nodes."""
+"""A pretend Slurm that really runs scripts, as local process groups on pretend nodes."""
+
+from sandbox.slurm.controller import Settings
+from sandbox.slurm.server import SlurmServer
+
+__all__ = ["Settings", "SlurmServer"]

@@ -97,7 +97,8 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
             job[key] = value
     gpu = f"{request.gpu_type}:{request.gpus_per_node}" if request.gpu_type else str(request.gpus_per_node)
     if old:
-        job["nodes"] = [request.nodes, request.nodes]
+        # A list [least, most] is described for this version, and read as one node by it.
+        job["nodes"] = request.nodes
         job["environment"] = environment
         if request.gpus_per_node:
             job["gres"] = f"gpu:{gpu}"

@@ -1,0 +1,404 @@
+"""The pretend slurmctld: takes jobs, places them on the world's nodes, watches them, and remembers them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.slurm.model import LAUNCH_FAILED_STATUS, Job, NodeMarks, Refused
+from sandbox.slurm.runs import LaunchFailed, Runs
+from sandbox.slurm.store import Store
+from sandbox.world import Node, World
+
+_TICK_S = 0.1
+
+
+@dataclass
+class Settings:
+    """How this cluster is configured. ``enforce_limits`` is Slurm's EnforcePartLimits=ALL."""
+
+    max_time_min: int = 7 * 24 * 60
+    default_time_min: int = 60
+    enforce_limits: bool = True
+    min_job_age_s: float = 300.0
+    kill_wait_s: float = 5.0
+    requeue_delay_s: float = 10.0
+    operators: frozenset[str] = frozenset({"root", "slurm", "quarterdeck"})
+
+
+class Controller:
+    """All state behind one lock; a thread of its own starts, watches and ends jobs."""
+
+    def __init__(self, world: World, directory: Path, settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.lock = threading.RLock()
+        self.runs = Runs(directory)
+        self.changed_at = time.time()
+        self._store = Store(directory / "jobs.json")
+        self._jobs: dict[int, Job] = {}
+        self._marks: dict[str, NodeMarks] = {}
+        self._next_id = 1
+        self._unsaved = False
+        self._kill_at: dict[int, float] = {}
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="sandbox-slurmctld", daemon=True)
+        world.on_node(self._on_node)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """End what an earlier sandbox left, remember its jobs, begin to schedule. Raises OSError."""
+        self.runs.open()
+        with self.lock:
+            self._jobs, self._next_id = self._store.load()
+            for job in self._jobs.values():
+                if not job.ended and job.state != "PENDING":
+                    self._node_failed(job)
+                job.completing = False
+            self._touch()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop scheduling and kill every process of every job."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        with self.lock:
+            for job in self._jobs.values():
+                if not job.ended and job.state != "PENDING":
+                    self._node_failed(job)
+                job.completing = False
+            self._save()
+        self.runs.close()
+
+    def _touch(self) -> None:
+        self.changed_at = time.time()
+        self._unsaved = True
+
+    def _save(self) -> None:
+        self._unsaved = False
+        self._jobs = self._store.save(self._jobs, self._next_id)
+
+    # --- reads (hold the lock while using what they return) ------------------------------------------
+
+    def queue(self) -> list[Job]:
+        """Jobs of the queue: all that run or wait, and those that ended less than MinJobAge ago."""
+        horizon = time.time() - self.settings.min_job_age_s
+        return [job for job in self._jobs.values() if not job.ended or job.completing or job.ended_at > horizon]
+
+    def history(self) -> list[Job]:
+        """Jobs of accounting: all that are remembered."""
+        return list(self._jobs.values())
+
+    def nodes(self) -> list[Node]:
+        """The world's nodes, in natural order of their names."""
+        with self.world.lock:
+            nodes = list(self.world.nodes.values())
+        return sorted(nodes, key=lambda node: _natural(node.name))
+
+    def marks(self, name: str) -> NodeMarks:
+        """What is known of a node beyond the world."""
+        return self._marks.setdefault(name, NodeMarks())
+
+    def jobs_on(self, name: str) -> list[Job]:
+        """Jobs that occupy a node."""
+        return [job for job in self._jobs.values() if name in job.nodes and (job.state == "RUNNING" or job.completing)]
+
+    def partitions(self) -> dict[str, list[Node]]:
+        """Nodes by partition."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes():
+            found.setdefault(node.partition, []).append(node)
+        return found
+
+    # --- verbs -------------------------------------------------------------------------------------
+
+    def submit(self, make: Callable[[int], Job]) -> tuple[Job, Refused | None]:
+        """Take a job; ``make`` gets the job id. Returns what to complain of although it was taken. Raises Refused."""
+        with self.lock:
+            job = make(self._next_id)
+            partitions = self.partitions()
+            if not job.partition:
+                job.partition = next(iter(partitions), "")
+            nodes = partitions.get(job.partition)
+            if not nodes:
+                raise Refused(2000)
+            complaint = self._check_limits(job, nodes)
+            known = {node.name for node in self.nodes()}
+            if any(name not in known for name in job.excluded):
+                raise Refused(2018)
+            fitting = [node for node in nodes if self._could(job, node)]
+            if complaint is None and len(fitting) < job.node_count:
+                # Slurm keeps a record of what can never run.
+                job.state, job.reason, job.exit_status = "FAILED", "BadConstraints", 1
+                job.started_at = job.ended_at = job.submitted_at
+                self._add(job)
+                raise Refused(2014)
+            if complaint is None and len([node for node in fitting if self._usable(node)]) < job.node_count:
+                complaint = Refused(2068)
+                self._explain_unavailable(job, fitting)
+            self._add(job)
+            return job, complaint
+
+    def _check_limits(self, job: Job, nodes: list[Node]) -> Refused | None:
+        too_long = job.time_limit_min > self.settings.max_time_min
+        too_many = job.node_count > len(nodes)
+        if not too_long and not too_many:
+            return None
+        if self.settings.enforce_limits:
+            raise Refused(2051 if too_long else 2006)
+        job.reason = "PartitionTimeLimit" if too_long else "PartitionNodeLimit"
+        return Refused(2015)
+
+    def _add(self, job: Job) -> None:
+        self._jobs[job.job_id] = job
+        self._next_id = job.job_id + 1
+        self._touch()
+        # Before the answer goes out: a job whose number was told must survive a kill of the sandbox.
+        self._save()
+        self._wake.set()
+
+    def cancel(self, job_id: int, user: str) -> None:
+        """End a job. Raises Refused, also for one that has ended (2021, which v0.0.38 does not pass on)."""
+        with self.lock:
+            job = next((one for one in self.queue() if one.job_id == job_id), None)
+            if job is None:
+                raise Refused(2017)
+            if job.user != user and user not in self.settings.operators:
+                raise Refused(2002)
+            if job.ended:
+                raise Refused(2021)
+            if job.state == "PENDING":
+                now = time.time()
+                job.state, job.started_at, job.ended_at = "CANCELLED", now, now
+            else:
+                self._begin_end(job, "CANCELLED", signal.SIGTERM)
+            self._touch()
+            self._wake.set()
+
+    def requeue(self, job_id: int, user: str) -> None:
+        """Put a job back into the queue. Raises Refused."""
+        with self.lock:
+            job = next((one for one in self.queue() if one.job_id == job_id), None)
+            if job is None:
+                raise Refused(2017)
+            if job.user != user and user not in self.settings.operators:
+                raise Refused(2002)
+            if not job.requeue:
+                raise Refused(2056)
+            if job.state == "PENDING":
+                raise Refused(2020)
+            self.runs.signal(job_id, signal.SIGKILL)
+            self._back_to_queue(job)
+            self._touch()
+
+    def node_update(self, name: str, state: str, reason: str, user: str) -> None:
+        """Drain or resume a node. Raises Refused."""
+        with self.lock:
+            if user not in self.settings.operators:
+                raise Refused(2010)
+            if name not in self.world.nodes:
+                raise Refused(2018)
+            marks = self.marks(name)
+            if state == "DRAIN" and reason:
+                self._marks[name] = NodeMarks(True, reason, time.time(), user)
+            elif state == "RESUME" and marks.drained:
+                self._marks[name] = NodeMarks()
+            else:
+                raise Refused(2028)
+            self._touch()
+            self._wake.set()
+
+    # --- placing -------------------------------------------------------------------------------------
+
+    def _could(self, job: Job, node: Node) -> bool:
+        """Whether the node could ever run its share of the job."""
+        return (
+            node.name not in job.excluded
+            and len(node.gpus) >= job.gpus_per_node
+            and (not job.gpu_type or not job.gpus_per_node or node.gpu_type == job.gpu_type)
+            and node.cpus >= job.cpus_per_node
+            and node.memory_mib >= job.memory_mib
+        )
+
+    def _usable(self, node: Node) -> bool:
+        return node.up and not self.marks(node.name).drained
+
+    def _free(self, job: Job, node: Node) -> bool:
+        busy = self.jobs_on(node.name)
+        gpus = sum(one.gpus_per_node for one in busy)
+        cpus = sum(one.cpus_per_node for one in busy)
+        return gpus + job.gpus_per_node <= len(node.gpus) and cpus + job.cpus_per_node <= node.cpus
+
+    def _explain_unavailable(self, job: Job, fitting: Iterable[Node]) -> None:
+        missing = ",".join(node.name for node in fitting if not self._usable(node))
+        job.reason = "ReqNodeNotAvail"
+        job.description = f"ReqNodeNotAvail, UnavailableNodes:{missing}"
+
+    def _schedule(self) -> None:
+        """Start what fits, first come first served; a later job that fits may pass one that does not."""
+        now = time.time()
+        waiting_before = False
+        partitions = self.partitions()
+        for job in sorted(self._jobs.values(), key=lambda one: one.job_id):
+            if job.state != "PENDING" or job.eligible_at > now:
+                continue
+            nodes = partitions.get(job.partition, [])
+            if job.time_limit_min > self.settings.max_time_min or job.node_count > len(nodes):
+                reason = (
+                    "PartitionTimeLimit" if job.time_limit_min > self.settings.max_time_min else "PartitionNodeLimit"
+                )
+                self._wait(job, reason, "")
+                continue
+            fitting = [node for node in nodes if self._could(job, node)]
+            usable = [node for node in fitting if self._usable(node)]
+            free = [node for node in usable if self._free(job, node)]
+            if len(free) >= job.node_count:
+                self._launch(job, [node.name for node in free[: job.node_count]])
+                continue
+            if len(usable) < job.node_count and job.reason == "ReqNodeNotAvail":
+                pass
+            elif waiting_before:
+                self._wait(job, "Priority", "")
+            elif len(usable) < job.node_count:
+                text = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+                self._wait(job, "Resources", text)
+            else:
+                self._wait(job, "Resources", "")
+            self._expect(job, fitting)
+            waiting_before = True
+
+    def _wait(self, job: Job, reason: str, description: str) -> None:
+        if (job.reason, job.description) != (reason, description):
+            job.reason, job.description = reason, description
+            self._touch()
+
+    def _expect(self, job: Job, fitting: list[Node]) -> None:
+        """When enough nodes will be free if every running job takes its whole time limit."""
+        ends = []
+        for node in fitting:
+            if self._usable(node):
+                busy = [one.started_at + one.time_limit_min * 60 for one in self.jobs_on(node.name)]
+                ends.append(max(busy, default=time.time()))
+        expected = sorted(ends)[job.node_count - 1] if len(ends) >= job.node_count else 0.0
+        if abs(expected - job.expected_at) > 1:
+            job.expected_at = expected
+            self._touch()
+
+    def _launch(self, job: Job, nodes: list[str]) -> None:
+        now = time.time()
+        job.nodes, job.state, job.reason, job.description = nodes, "RUNNING", "None", ""
+        job.started_at, job.expected_at = now, 0.0
+        try:
+            self.runs.start(job)
+        except LaunchFailed:
+            job.state, job.reason, job.ended_at = "FAILED", "JobLaunchFailure", now
+            job.exit_status = LAUNCH_FAILED_STATUS
+        self._touch()
+
+    # --- watching --------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            with self.lock:
+                for job in list(self._jobs.values()):
+                    if job.state == "RUNNING":
+                        self._watch(job)
+                    elif job.completing:
+                        self._finish(job)
+                self._schedule()
+                if self._unsaved:
+                    self._save()
+            self._wake.wait(_TICK_S)
+            self._wake.clear()
+
+    def _watch(self, job: Job) -> None:
+        status = self.runs.status(job.job_id)
+        if status is not None:
+            job.exit_status = status
+            job.state = "COMPLETED" if status == 0 else "FAILED"
+            job.reason = "None" if status == 0 else "NonZeroExitCode" if status >= 256 else "JobLaunchFailure"
+            job.ended_at = time.time()
+            job.completing = True
+            self.runs.signal(job.job_id, signal.SIGKILL)
+            self._finish(job)
+            self._touch()
+        elif time.time() > job.started_at + job.time_limit_min * 60:
+            self._begin_end(job, "TIMEOUT", signal.SIGTERM)
+            job.reason = "TimeLimit"
+            self._touch()
+
+    def _begin_end(self, job: Job, state: str, number: signal.Signals) -> None:
+        job.state, job.completing, job.ended_at = state, True, time.time()
+        self._kill_at[job.job_id] = time.time() + self.settings.kill_wait_s
+        self.runs.signal(job.job_id, signal.SIGCONT)
+        self.runs.signal(job.job_id, number)
+
+    def _finish(self, job: Job) -> None:
+        """An ended job's processes: kill what outlives KillWait, and let the nodes go when nothing lives."""
+        if self.runs.has(job.job_id):
+            status = self.runs.status(job.job_id)
+            if status is not None:
+                if job.state in ("CANCELLED", "TIMEOUT"):
+                    job.exit_status = status
+                # The script is gone: what it left behind is not waited for.
+                self._kill_at[job.job_id] = 0.0
+            if self.runs.pids(job.job_id):
+                if time.time() >= self._kill_at.get(job.job_id, 0.0):
+                    self.runs.signal(job.job_id, signal.SIGKILL)
+                return
+            if status is None:
+                return
+            self.runs.forget(job.job_id)
+        self._kill_at.pop(job.job_id, None)
+        job.completing = False
+        self._touch()
+
+    def _back_to_queue(self, job: Job) -> None:
+        job.state, job.reason, job.description, job.nodes = "PENDING", "BeginTime", "", []
+        job.completing = False
+        job.started_at = job.ended_at = 0.0
+        job.exit_status = 0
+        job.restarts += 1
+        job.submitted_at = time.time()
+        job.eligible_at = job.expected_at = time.time() + self.settings.requeue_delay_s
+        self._kill_at.pop(job.job_id, None)
+        self.runs.forget(job.job_id)
+
+    def _node_failed(self, job: Job) -> None:
+        """A node of the job is gone: the job is killed, and goes back to the queue where it may."""
+        self.runs.signal(job.job_id, signal.SIGKILL)
+        if job.requeue:
+            self._back_to_queue(job)
+            return
+        job.state, job.reason, job.ended_at = "NODE_FAIL", "NodeDown", time.time()
+        job.exit_status = 0
+        job.completing = self.runs.has(job.job_id)
+        self._kill_at[job.job_id] = 0.0
+
+    def _on_node(self, event: str, node: Node) -> None:
+        with self.lock:
+            if event == "joined":
+                self._marks.pop(node.name, None)
+            else:
+                if event == "left":
+                    self._marks.pop(node.name, None)
+                else:
+                    self._marks[node.name] = NodeMarks(False, "Not responding", time.time(), "slurm")
+                for job in self.jobs_on(node.name):
+                    if not job.ended:
+                        self._node_failed(job)
+            self._touch()
+        self._wake.set()
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
