@@ -31,7 +31,7 @@ class Config(BaseSettings):
     log_level: str = "INFO"
     log_json: bool = True
     #: Folder that holds secret files named by ``file:`` references.
-    secrets_dir: Path | None = None
+    secrets_dir: Path = Path()
     #: scontrol command on the worker's machine, for Slurm REST versions that cannot drain a node.
     scontrol: str = ""
     #: Demo sign-ins and data may be seeded (never in production).
@@ -49,7 +49,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _fill(self) -> Config:
-        secrets_dir = self.secrets_dir or self.var_dir / "secrets"
+        secrets_dir = self.secrets_dir if self.secrets_dir != Path() else self.var_dir / "secrets"
         self.secrets_dir = secrets_dir
         for name in ("secret_key", "metrics_token"):
             path = secrets_dir / name

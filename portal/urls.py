@@ -1,6 +1,36 @@
 """Every address of the portal."""
 
-from django.contrib import admin
-from django.urls import path
+from __future__ import annotations
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from portal import health
+
+handler404 = "apps.core.pages.page_not_found"
+handler500 = "apps.core.pages.server_error"
+
+urlpatterns = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.metrics, name="metrics"),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="api-docs"),
+    path("api/v1/", include("portal.api_urls")),
+    path("admin/login/", RedirectView.as_view(pattern_name="account_login", query_string=True)),
+    path("admin/", admin.site.urls),
+    path("accounts/", include("allauth.account.urls")),
+    path("", include("apps.connections.urls")),
+    path("", include("apps.catalog.urls")),
+    path("", include("apps.clusters.urls")),
+    path("", include("apps.health.urls")),
+    path("", include("apps.checkpoints.urls")),
+    path("", include("apps.jobs.urls")),
+    path("", include("apps.costs.urls")),
+    path("", include("apps.quotas.urls")),
+    path("", include("apps.teams.urls")),
+    path("", include("apps.audit.urls")),
+    path("", include("apps.dashboard.urls")),
+]

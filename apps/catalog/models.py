@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 _DATA = Path(__file__).parent / "data" / "instance_types.json"
 
@@ -67,7 +68,7 @@ def _load() -> Mapping[str, InstanceType]:
     rows = json.loads(_DATA.read_text())
     found: dict[str, InstanceType] = {}
     for row in rows["types"]:
-        values = {k: Decimal(str(v)) if k in _DECIMALS and v is not None else v for k, v in row.items()}
+        values: dict[str, Any] = {k: Decimal(str(v)) if k in _DECIMALS and v is not None else v for k, v in row.items()}
         found[row["name"]] = InstanceType(**values)
     return found
 

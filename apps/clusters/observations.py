@@ -35,7 +35,7 @@ def cluster_reached(
     max_time_min: int | None,
 ) -> None:
     """The controller answered."""
-    columns = {
+    columns: dict[str, Any] = {
         "observed_version": version,
         "observed_api_version": api_version,
         "observed_partitions": list(partitions),
@@ -100,7 +100,7 @@ def fleet_move(fleet: Fleet, phase: str, message: str = "", **columns: Any) -> N
         old = fleet.phase
         move(fleet, FLEET_TRANSITIONS, phase, message=message[:500], observed_at=clock.now(), **columns)
         _steps_follow(fleet, old, phase, message)
-        event("fleet", fleet.uid, "FleetPhase", message or FleetPhase(phase).label, data={"phase": phase, "from": old})
+        event("fleet", fleet.uid, "FleetPhase", message or str(FleetPhase(phase).label), data={"phase": phase, "from": old})
 
 
 def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
@@ -242,7 +242,7 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
     now = clock.now()
     for seen in nodes:
         seen_names.add(seen.name)
-        columns = {
+        columns: dict[str, Any] = {
             "observed_state": " ".join([seen.state, *seen.flags])[:120],
             "observed_reason": seen.reason[:300],
             "gpu_type": seen.gpu_type,

@@ -145,6 +145,7 @@ def fleet_create(
         problems.append(FieldProblem("/security_group_ids", "invalid", "one or more, each starting with sg-"))
     _refuse(problems)
     assert kind is not None
+    assert kind.usd_per_hour is not None
     account = cluster.account
     if account is None:
         raise TransitionConflict(f"cluster {cluster.name} has no cloud account, so machines cannot be launched for it")
@@ -190,13 +191,16 @@ def fleet_create(
     return fleet
 
 
-def fleet_delete(*, actor: Actor, fleet: Fleet, expected_version: int, busy_nodes: Sequence[str] = ()) -> None:
-    """Tear a fleet down. ``busy_nodes`` are those with running jobs: while there are any it is refused."""
+def fleet_delete(*, actor: Actor, fleet: Fleet, expected_version: int) -> None:
+    """Tear a fleet down. Raises FleetInUse while the scheduler runs anything on its GPUs."""
     _operate(actor)
     if fleet.phase == FleetPhase.DELETED:
         raise TransitionConflict("the fleet is already deleted")
-    if busy_nodes:
-        raise FleetInUse(f"jobs run on {', '.join(sorted(busy_nodes)[:5])}; cancel them or wait for their end")
+    busy = sorted(
+        Node.objects.filter(fleet=fleet, gpus_used__gt=0).exclude(phase=NodePhase.GONE).values_list("name", flat=True)
+    )
+    if busy:
+        raise FleetInUse(f"jobs run on {', '.join(busy[:5])}; cancel them or wait for their end")
     with transaction.atomic():
         if fleet.delete_requested_at is None:
             fleet.spec_update(expected_version, delete_requested_at=clock.now(), generation=fleet.generation + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -94,7 +95,7 @@ def account_pause(*, actor: Actor, account: CloudAccount, is_paused: bool, expec
 def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "", error: str = "") -> None:
     """The worker's finding: connected with this identity, or failed with this error."""
     new = AccountPhase.FAILED if error else AccountPhase.CONNECTED
-    columns = {
+    columns: dict[str, Any] = {
         "observed_account_id": account_id or account.observed_account_id,
         "observed_arn": arn or account.observed_arn,
         "message": error[:500],

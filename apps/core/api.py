@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.core import errors, pagination
-from apps.core.actors import Actor, actor_of
+from apps.core.actors import actor_of
 from apps.core.models import IdempotencyRecord, Recorded
 from apps.core.pages import PUBLIC, SIGNED_IN
 
@@ -145,8 +145,8 @@ class Endpoint(GenericAPIView[Any]):
     queryset = IdempotencyRecord.objects.none()  # real rows come from selectors only
 
     @property
-    def actor(self) -> Actor:
-        """Whoever asks."""
+    def actor(self) -> Any:
+        """Whoever asks: a teams.permissions.Actor, which core may not name."""
         return actor_of(self.request)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
 MICROS = 1_000_000
 
 
-class MicroField(models.BigIntegerField):  # type: ignore[type-arg]
+if TYPE_CHECKING:
+    _Base = models.DecimalField[Decimal, Decimal]  # what it is to its users
+else:
+    _Base = models.BigIntegerField
+
+
+class MicroField(_Base):
     """Decimal with six places, stored as a whole number of millionths.
 
     SQLite keeps Django's own DecimalField as a binary float, in which a thousand postings of a cent

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views import View
 
-from apps.core.actors import Actor, actor_of
+from apps.core.actors import actor_of
 from apps.core.errors import Forbidden, NotFound, Refusal
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,8 @@ class Page(View):
     """A page: declares ``right`` (a right's name, SIGNED_IN or PUBLIC) and answers refusals in words."""
 
     right: ClassVar[str] = ""
-    actor: Actor
+    #: A teams.permissions.Actor, which core may not name.
+    actor: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse at import time to define a page that forgot its right."""

@@ -28,7 +28,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stable name of the refusal.")
     request_id = serializers.CharField()
     retryable = serializers.BooleanField()
-    errors = FieldProblemSerializer(many=True, required=False)
+    errors = FieldProblemSerializer(many=True, required=False)  # type: ignore[assignment]
 
 
 _ALWAYS = {400: "Malformed or unknown query", 401: "Not authenticated", 403: "Not allowed", 429: "Too many requests"}
@@ -52,7 +52,7 @@ class ProblemAutoSchema(AutoSchema):
         parts = [p for p in self.path.removeprefix("/api/v1/").split("/") if p and not p.startswith("{")]
         return [parts[0] if parts else "api"]
 
-    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+    def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         extra = dict(_ALWAYS)
         if "{" in self.path:
@@ -61,7 +61,7 @@ class ProblemAutoSchema(AutoSchema):
             extra |= _WRITE
         for code, text in extra.items():
             if str(code) not in bodies:
-                bodies[str(code)] = self._get_response_for_code(
+                bodies[str(code)] = self._get_response_for_code(  # type: ignore[no-untyped-call]
                     OpenApiResponse(ProblemSerializer, description=text),
                     str(code),
                     media_types=["application/problem+json"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from django.db import transaction
 
@@ -98,7 +99,7 @@ def attempt_running(attempt: Attempt) -> None:
     with transaction.atomic():
         move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.RUNNING)
         if job.phase in (JobPhase.QUEUED, JobPhase.PENDING, JobPhase.RECOVERING):
-            columns = {"started_at": attempt.started_at} if job.started_at is None else {}
+            columns: dict[str, Any] = {"started_at": attempt.started_at} if job.started_at is None else {}
             move(job, JOB_TRANSITIONS, JobPhase.RUNNING, message="", **columns)
         where = ", ".join(attempt.nodes)
         _job_event(job, "AttemptRunning", f"attempt {attempt.number} runs on {where}", attempt, nodes=attempt.nodes)
@@ -228,7 +229,7 @@ def job_end(job: Job, phase: str, *, reason: str = "", message: str = "", exit_c
             eta_s=None,
             observed_generation=job.generation,
         )
-        event("job", job.uid, "JobEnded", JobPhase(phase).label, team_id=job.team_id, data={"phase": phase, "reason": reason})
+        event("job", job.uid, "JobEnded", str(JobPhase(phase).label), team_id=job.team_id, data={"phase": phase, "reason": reason})
 
 
 def job_cancelling(job: Job) -> None:
@@ -287,7 +288,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
                 job.team, usd, hours, subject=job.uid, detail=attempt.uid, memo=f"{job.name}, attempt {number}"
             )
             attempt.save()
-            columns = {
+            columns: dict[str, Any] = {
                 "excluded_nodes": excluded,
                 "recoveries": job.recoveries + (1 if is_failure else 0),
                 "message": why,

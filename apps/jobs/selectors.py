@@ -167,7 +167,8 @@ def queue_position(job: Job) -> int:
 
 def usable_nodes(cluster: Cluster, gpu_type: str = "", gpus_per_node: int = 0) -> list[Node]:
     """Nodes of a cluster that exist and could run such a job, in service or not."""
-    rows = Node.objects.filter(cluster=cluster).exclude(phase__in=[NodePhase.GONE])
+    rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)
+    rows = rows.exclude(fleet__delete_requested_at__isnull=False)
     if gpu_type:
         rows = rows.filter(gpu_type=gpu_type)
     return [n for n in rows if n.gpus >= gpus_per_node]

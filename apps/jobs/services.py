@@ -151,10 +151,10 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
     for name, value, low, high in bounds:
         if not low <= value <= high:
             problems.append(FieldProblem(f"/{name}", "out-of-range", f"must be from {low:,} to {high:,}"))
-    for key, value in spec.environment.items():
+    for key, text in spec.environment.items():
         if not _ENV_NAME.match(key) or key.startswith(("QD_", "SLURM_")):
             problems.append(FieldProblem(f"/environment/{key}", "invalid", "not a name a job may set"))
-        elif "\n" in value or "\x00" in value:
+        elif "\n" in text or "\x00" in text:
             problems.append(FieldProblem(f"/environment/{key}", "invalid", "one line of text"))
     return problems
 

@@ -53,7 +53,7 @@ class _Robot:
     pk = None
 
 
-class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[misc]
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[misc, no-untyped-call]
     """How OpenAPI names it."""
 
     target_class = "apps.teams.authentication.TokenOrSession"

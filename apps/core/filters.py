@@ -1,0 +1,64 @@
+"""Strict filters shared by pages and API: a value that is not one of the choices is an error, in lists too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import django_filters
+from django import forms
+
+
+class ChoicesField(forms.Field):
+    """``a,b`` or repeated parameters, each of which must be one of the choices."""
+
+    def __init__(self, *, values: Iterable[str], **kwargs: Any) -> None:
+        self.values = tuple(values)
+        super().__init__(**kwargs)
+
+    def to_python(self, value: Any) -> list[str]:
+        """The parts, checked. Raises ValidationError naming the bad one and the good ones."""
+        found: list[str] = []
+        for text in value or []:
+            found += [part.strip() for part in str(text).split(",") if part.strip()]
+        for part in found:
+            if part not in self.values:
+                raise forms.ValidationError(f"{part!r} is not one of {', '.join(self.values)}")
+        return found
+
+
+
+class _ManyWidget(forms.SelectMultiple):
+    """Reads every repetition of a parameter; prints nothing by itself."""
+
+
+class ChoicesFilter(django_filters.Filter):  # type: ignore[misc]
+    """``?phase=RUNNING,FAILED``: rows whose column is one of these."""
+
+    field_class = ChoicesField
+
+    def __init__(self, field_name: str, *, values: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(field_name=field_name, values=list(values), widget=_ManyWidget, **kwargs)
+
+    def filter(self, qs: Any, value: Any) -> Any:
+        """Narrow, or nothing when no value was given."""
+        return qs.filter(**{f"{self.field_name}__in": value}) if value else qs
+
+
+class TextFilter(django_filters.CharFilter):  # type: ignore[misc]
+    """``?q=``: any of several columns contains the text, case ignored."""
+
+    def __init__(self, *columns: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.columns = columns
+
+    def filter(self, qs: Any, value: Any) -> Any:
+        """Narrow, or nothing for an empty text."""
+        if not value:
+            return qs
+        from django.db.models import Q
+
+        query = Q()
+        for column in self.columns:
+            query |= Q(**{f"{column}__icontains": value})
+        return qs.filter(query)

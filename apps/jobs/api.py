@@ -1,0 +1,503 @@
+"""API of jobs: preview, submit, read, stop, logs, progress, ledger, and the ingest of runners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_filters import FilterSet
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.audit.models import Event
+from apps.checkpoints.api import CheckpointSerializer
+from apps.checkpoints.models import Checkpoint
+from apps.clusters.selectors import cluster_for
+from apps.core import clock
+from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
+from apps.core.errors import BadQuery, NotFound
+from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.pages import PUBLIC
+from apps.costs.api import PostingSerializer
+from apps.costs.selectors import postings_of
+from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
+from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint
+from apps.jobs.selectors import (
+    attempts_of,
+    job_events,
+    job_for,
+    job_sums,
+    jobs_visible_to,
+    log_page,
+    progress_of,
+    templates_visible_to,
+)
+from apps.jobs.sentences import job_sentence
+from apps.jobs.services import JobSpec, Preview, job_preview, job_stop, job_submit
+from apps.jobs.states import JobPhase
+from apps.teams.selectors import team_for
+
+
+class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    """One submission of a job."""
+
+    class Meta:
+        model = Attempt
+        fields = [
+            "uid",
+            "number",
+            "phase",
+            "phase_since",
+            "scheduler_id",
+            "resume_from",
+            "resume_step",
+            "excluded_nodes",
+            "nodes",
+            "observed_state",
+            "observed_reason",
+            "expected_start_at",
+            "started_at",
+            "ended_at",
+            "exit_code",
+            "signal",
+            "stop_reason",
+            "stop_node",
+            "reason",
+            "message",
+            "heartbeat_at",
+            "created_at",
+        ]
+
+
+class JobSerializer(serializers.ModelSerializer[Job]):
+    """A job as lists show it."""
+
+    team : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    cluster : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    template : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    usd_per_gpu_hour = serializers.DecimalField(max_digits=12, decimal_places=6, read_only=True)
+
+    class Meta:
+        model = Job
+        fields = [
+            "uid",
+            "name",
+            "team",
+            "owner_name",
+            "cluster",
+            "template",
+            "nodes",
+            "gpus_per_node",
+            "gpus",
+            "gpu_type",
+            "time_limit_min",
+            "partition",
+            "phase",
+            "phase_since",
+            "reason",
+            "message",
+            "recoveries",
+            "max_recoveries",
+            "excluded_nodes",
+            "usd_per_gpu_hour",
+            "price_source",
+            "step",
+            "total_steps",
+            "loss",
+            "tokens_per_s",
+            "eta_s",
+            "progress_at",
+            "created_at",
+            "started_at",
+            "ended_at",
+            "exit_code",
+            "version",
+        ]
+
+
+class MoneySerializer(serializers.Serializer[Any]):
+    """What a job moved in the ledger, in USD."""
+
+    held = serializers.DecimalField(max_digits=20, decimal_places=6)
+    charged = serializers.DecimalField(max_digits=20, decimal_places=6)
+    released = serializers.DecimalField(max_digits=20, decimal_places=6)
+
+
+class JobDetailSerializer(JobSerializer):
+    """A job with its sentence, attempts and money."""
+
+    sentence = serializers.SerializerMethodField()
+    attempts = AttemptSerializer(many=True, read_only=True)
+    usd = serializers.SerializerMethodField()
+    script = serializers.CharField(read_only=True)
+
+    class Meta(JobSerializer.Meta):
+        fields = [*JobSerializer.Meta.fields, "sentence", "attempts", "usd", "script"]
+
+    def get_sentence(self, job: Job) -> str:
+        """What is going on."""
+        return job_sentence(job)
+
+    def get_usd(self, job: Job) -> dict[str, Any]:
+        """Held, charged, released."""
+        sums = job_sums(job)
+        return dict(
+            MoneySerializer({"held": sums.held, "charged": sums.charged, "released": sums.released}).data
+        )
+
+
+class JobSubmitSerializer(serializers.Serializer[Any]):
+    """What to run."""
+
+    team = serializers.CharField(help_text="Slug.")
+    cluster = serializers.CharField(help_text="uid or name.")
+    name = serializers.CharField(max_length=120)
+    nodes = serializers.IntegerField()
+    gpus_per_node = serializers.IntegerField()
+    time_limit_min = serializers.IntegerField()
+    script = serializers.CharField(required=False, default="", allow_blank=True, trim_whitespace=False)
+    template = serializers.CharField(required=False, help_text="Name of a template, instead of a script.")
+    template_parameters = serializers.DictField(required=False, default=dict)
+    gpu_type = serializers.CharField(max_length=40, required=False, default="", allow_blank=True)
+    tasks_per_node = serializers.IntegerField(default=1)
+    cpus_per_task = serializers.IntegerField(default=1)
+    memory_per_node_mib = serializers.IntegerField(default=0)
+    partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
+    environment = serializers.DictField(child=serializers.CharField(allow_blank=True), required=False, default=dict)
+    max_recoveries = serializers.IntegerField(default=3)
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """What would happen."""
+
+    accepted = serializers.BooleanField()
+    gpus = serializers.IntegerField()
+    gpu_hours = serializers.DecimalField(max_digits=20, decimal_places=6)
+    usd_held = serializers.DecimalField(max_digits=20, decimal_places=6)
+    usd_per_gpu_hour = serializers.DecimalField(max_digits=20, decimal_places=6)
+    price_source = serializers.CharField()
+    usd_free = serializers.DecimalField(max_digits=20, decimal_places=6)
+    usd_left = serializers.DecimalField(max_digits=20, decimal_places=6)
+    gpus_free = serializers.IntegerField()
+    free_nodes = serializers.IntegerField()
+    problems = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
+    warnings = serializers.ListField(child=serializers.CharField())
+    script = serializers.CharField()
+
+
+class ProgressSerializer(serializers.ModelSerializer[ProgressPoint]):
+    """One reported step."""
+
+    attempt = serializers.IntegerField(source="attempt.number", read_only=True)
+
+    class Meta:
+        model = ProgressPoint
+        fields = ["attempt", "step", "total_steps", "loss", "tokens_per_s", "learning_rate", "eta_s", "at"]
+
+
+class EventSerializer(serializers.ModelSerializer[Event]):
+    """One thing that happened."""
+
+    class Meta:
+        model = Event
+        fields = ["at", "kind", "text", "data", "request_id"]
+
+
+class LogChunkSerializer(serializers.Serializer[Any]):
+    """A piece of output."""
+
+    id = serializers.IntegerField()
+    attempt = serializers.IntegerField(source="attempt.number")
+    stream = serializers.CharField()
+    offset = serializers.IntegerField()
+    text = serializers.CharField()
+    at = serializers.DateTimeField()
+
+
+class LogPageSerializer(serializers.Serializer[Any]):
+    """A window of output; pass ``next_after`` as ``after`` to go on."""
+
+    chunks = LogChunkSerializer(many=True)
+    next_after = serializers.IntegerField()
+    is_open = serializers.BooleanField()
+
+
+class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
+    """A template."""
+
+    class Meta:
+        model = JobTemplate
+        fields = ["uid", "name", "title", "description", "parameters", "script"]
+
+
+class EmptySerializer(serializers.Serializer[Any]):
+    """Nothing to say."""
+
+
+class JobFilter(FilterSet):  # type: ignore[misc]
+    """By phase, team, owner, cluster, text."""
+
+    phase = ChoicesFilter("phase", values=[c.value for c in JobPhase])
+    team = TextFilter("team__slug")
+    cluster = TextFilter("cluster__name")
+    owner = TextFilter("owner_name")
+    q = TextFilter("name", "uid", "owner_name")
+
+    class Meta:
+        model = Job
+        fields: list[str] = []
+
+
+def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
+    """(team, cluster, spec) of a submit body. Raises NotFound for a team, cluster or template one may not use."""
+    team = team_for(actor=actor, may="jobs.submit", slug=body.pop("team"))
+    cluster = cluster_for(actor=actor, may="clusters.view", uid=body.pop("cluster"))
+    template = None
+    if name := body.pop("template", ""):
+        template = templates_visible_to(actor).filter(name=name).first()
+        if template is None:
+            raise NotFound(f"no template {name}")
+    return team, cluster, JobSpec(template=template, **body)
+
+
+def preview_body(preview: Preview) -> dict[str, Any]:
+    """A preview as the API answers it."""
+    return dict(
+        PreviewSerializer(
+            {
+                "accepted": not preview.problems
+                and preview.usd_left >= 0
+                and preview.gpus_left >= 0,
+                "gpus": preview.gpus,
+                "gpu_hours": preview.gpu_hours,
+                "usd_held": preview.usd,
+                "usd_per_gpu_hour": preview.usd_per_gpu_hour,
+                "price_source": preview.price_source,
+                "usd_free": preview.budget.free,
+                "usd_left": preview.usd_left,
+                "gpus_free": int(preview.quota.free),
+                "free_nodes": preview.free_nodes,
+                "problems": [{"pointer": p.pointer, "code": p.code, "detail": p.detail} for p in preview.problems],
+                "warnings": list(preview.warnings),
+                "script": preview.script,
+            }
+        ).data
+    )
+
+
+class Jobs(ListEndpoint):
+    """Jobs."""
+
+    rights = {"GET": "jobs.view", "POST": "jobs.submit"}
+    serializer_class = JobSerializer
+    filterset_class = JobFilter
+    sorts = {"-created_at": "-created_at", "created_at": "created_at", "name": "name"}
+
+    def get_rows(self) -> Any:
+        """Visible jobs."""
+        return jobs_visible_to(self.actor)
+
+    def get_serializer_class(self) -> Any:
+        """The body of a POST differs from what a list shows."""
+        return JobSubmitSerializer if self.request.method == "POST" else JobSerializer
+
+    def post(self, request: Request) -> Response:
+        """Submit a job (202). It holds money: Idempotency-Key required."""
+        team, cluster, spec = read_spec(self.actor, self.read_body(JobSubmitSerializer))
+
+        def effect() -> tuple[int, dict[str, Any], str]:
+            job = job_submit(actor=self.actor, team=team, cluster=cluster, spec=spec)
+            return 202, dict(JobDetailSerializer(job).data), f"/api/v1/jobs/{job.uid}"
+
+        return idempotent(request, effect, required=True)
+
+
+class JobPreview(Endpoint):
+    """What a submit would hold and whether it would be accepted."""
+
+    rights = {"POST": "jobs.submit"}
+    serializer_class = JobSubmitSerializer
+
+    def post(self, request: Request) -> Response:
+        """Check without holding anything."""
+        team, cluster, spec = read_spec(self.actor, self.read_body(JobSubmitSerializer))
+        return Response(preview_body(job_preview(actor=self.actor, team=team, cluster=cluster, spec=spec)))
+
+
+class JobDetail(Endpoint):
+    """One job."""
+
+    rights = {"GET": "jobs.view"}
+    serializer_class = JobDetailSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Read."""
+        job = job_for(actor=self.actor, may="jobs.view", uid=uid)
+        return Response(JobDetailSerializer(job).data, headers={"ETag": etag(job)})
+
+
+class JobStop(Endpoint):
+    """Cancel or requeue."""
+
+    rights = {"POST": "jobs.cancel"}
+    serializer_class = EmptySerializer
+    kind = ""
+
+    def post(self, request: Request, uid: str) -> Response:
+        """Ask for it (202)."""
+        job = job_for(actor=self.actor, may="jobs.cancel", uid=uid)
+
+        def effect() -> tuple[int, dict[str, Any], str]:
+            job_stop(actor=self.actor, job=job, kind=self.kind)
+            job.refresh_from_db()
+            return 202, dict(JobDetailSerializer(job).data), f"/api/v1/jobs/{job.uid}"
+
+        return idempotent(request, effect)
+
+
+class _OfJob(Endpoint):
+    """Something that belongs to one job."""
+
+    rights = {"GET": "jobs.view"}
+
+    def job(self, uid: str) -> Job:
+        """The job, with the right to see it."""
+        return job_for(actor=self.actor, may="jobs.view", uid=uid)
+
+
+class JobLogs(_OfJob):
+    """A job's output."""
+
+    serializer_class = LogPageSerializer
+    query_parameters = frozenset({"after", "limit", "tail", "attempt"})
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Chunks after ``after``, or the last ``limit`` with ``tail=1``."""
+        job = self.job(uid)
+        numbers: dict[str, int] = {}
+        for name, default in (("after", 0), ("limit", 200), ("attempt", 0)):
+            text = request.query_params.get(name, str(default))
+            if not text.isdigit():
+                raise BadQuery(f"{name}: must be a whole number")
+            numbers[name] = int(text)
+        tail = request.query_params.get("tail", "0")
+        if tail not in ("0", "1"):
+            raise BadQuery("tail: must be 0 or 1")
+        page = log_page(
+            job,
+            after_id=numbers["after"],
+            limit=numbers["limit"],
+            tail=tail == "1",
+            attempt=numbers["attempt"] or None,
+        )
+        body = {"chunks": page.chunks, "next_after": page.next_id, "is_open": page.is_open}
+        return Response(LogPageSerializer(body).data)
+
+
+class JobProgress(_OfJob):
+    """A job's reported steps, attempts joined, thinned to at most 600 points."""
+
+    serializer_class = ProgressSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Oldest first."""
+        points = progress_of(self.job(uid))
+        return Response({"results": ProgressSerializer(points, many=True).data, "next": None, "previous": None})
+
+
+class JobAttempts(_OfJob):
+    """A job's attempts."""
+
+    serializer_class = AttemptSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Oldest first."""
+        rows = attempts_of(self.job(uid))
+        return Response({"results": AttemptSerializer(rows, many=True).data, "next": None, "previous": None})
+
+
+class JobCheckpoints(_OfJob):
+    """A job's checkpoints."""
+
+    serializer_class = CheckpointSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """By step, newest first, at most 200."""
+        job = self.job(uid)
+        rows = Checkpoint.objects.filter(series=job.series).select_related("series__team").order_by("-step", "-id")
+        return Response({"results": CheckpointSerializer(rows[:200], many=True).data, "next": None, "previous": None})
+
+
+class JobEvents(_OfJob):
+    """A job's timeline."""
+
+    serializer_class = EventSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Oldest first."""
+        rows = job_events(self.job(uid))
+        return Response({"results": EventSerializer(rows, many=True).data, "next": None, "previous": None})
+
+
+class JobLedger(_OfJob):
+    """A job's postings."""
+
+    serializer_class = PostingSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """Oldest first."""
+        rows = postings_of(self.job(uid).uid).select_related("source__team", "target__team")
+        return Response({"results": PostingSerializer(rows, many=True).data, "next": None, "previous": None})
+
+
+class Templates(ListEndpoint):
+    """Job templates."""
+
+    rights = {"GET": "templates.view"}
+    serializer_class = TemplateSerializer
+    sorts = {"title": "title"}
+
+    def get_rows(self) -> Any:
+        """Enabled templates."""
+        return templates_visible_to(self.actor)
+
+
+class IngestSerializer(serializers.Serializer[Any]):
+    """A runner's batch."""
+
+    runner = serializers.DictField()
+    events = serializers.ListField(child=serializers.DictField())
+
+
+class ReceiptSerializer(serializers.Serializer[Any]):
+    """How far the runner's events are stored."""
+
+    acknowledged_seq = serializers.IntegerField()
+    server_time = serializers.CharField()
+    rejected = serializers.ListField(child=serializers.IntegerField())
+
+
+class Ingest(Endpoint):
+    """Where runners post; the token in the Authorization header belongs to one attempt and opens nothing else."""
+
+    rights = {"POST": PUBLIC}
+    authentication_classes: list[Any] = []
+    throttle_classes: list[Any] = []
+    serializer_class = IngestSerializer
+
+    def post(self, request: Request, uid: str) -> Response:
+        """Store a batch."""
+        kind, _sep, bearer = request.headers.get("Authorization", "").partition(" ")
+        attempt = attempt_for_token(uid, bearer.strip() if kind.lower() == "bearer" else "")
+        data = request.data
+        if not isinstance(data, dict) or not isinstance(data.get("runner"), dict):
+            raise IngestMalformed("the body must be {runner: {…}, events: […]}")
+        if not isinstance(data.get("events"), list):
+            raise IngestMalformed("events must be a list")
+        receipt = events_take(attempt, data["runner"], data["events"])
+        body = {
+            "acknowledged_seq": receipt.acknowledged_seq,
+            "server_time": clock.iso(clock.now()),
+            "rejected": [seq for seq, _why in receipt.rejected],
+        }
+        return Response(body)

@@ -1,0 +1,62 @@
+"""Every address of the API, on one screen."""
+
+from __future__ import annotations
+
+from apps.audit import api as audit
+from apps.catalog import api as catalog
+from apps.checkpoints import api as checkpoints
+from apps.clusters import api as clusters
+from apps.connections import api as connections
+from apps.core.api import api_not_found
+from apps.costs import api as costs
+from apps.health import api as health
+from apps.jobs import api as jobs
+from apps.quotas import api as quotas
+from apps.teams import api as teams
+from django.urls import path, re_path
+
+app_name = "api"
+urlpatterns = [
+    path("whoami", teams.WhoAmI.as_view(), name="whoami"),
+    path("teams", teams.Teams.as_view(), name="teams"),
+    path("teams/<slug:slug>/quota", quotas.QuotaDetail.as_view(), name="quota"),
+    path("teams/<slug:slug>/budget", costs.BudgetDetail.as_view(), name="budget"),
+    path("tokens", teams.Tokens.as_view(), name="tokens"),
+    path("tokens/<str:uid>/revoke", teams.TokenRevoke.as_view(), name="token-revoke"),
+    path("accounts", connections.Accounts.as_view(), name="accounts"),
+    path("accounts/<str:uid>", connections.Account.as_view(), name="account"),
+    path("instance-types", catalog.InstanceTypes.as_view(), name="instance-types"),
+    path("clusters", clusters.Clusters.as_view(), name="clusters"),
+    path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
+    path("fleets", clusters.Fleets.as_view(), name="fleets"),
+    path("fleets/<str:uid>", clusters.FleetDetail.as_view(), name="fleet"),
+    path("nodes", clusters.Nodes.as_view(), name="nodes"),
+    path("nodes/<str:uid>", clusters.NodeDetail.as_view(), name="node"),
+    path("nodes/<str:uid>/drain", clusters.NodeDrain.as_view(), name="node-drain"),
+    path("nodes/<str:uid>/resume", clusters.NodeResume.as_view(), name="node-resume"),
+    path("jobs", jobs.Jobs.as_view(), name="jobs"),
+    path("jobs/preview", jobs.JobPreview.as_view(), name="job-preview"),
+    path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
+    path("jobs/<str:uid>/cancel", jobs.JobStop.as_view(kind="cancel"), name="job-cancel"),
+    path("jobs/<str:uid>/requeue", jobs.JobStop.as_view(kind="requeue"), name="job-requeue"),
+    path("jobs/<str:uid>/logs", jobs.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
+    path("jobs/<str:uid>/attempts", jobs.JobAttempts.as_view(), name="job-attempts"),
+    path("jobs/<str:uid>/checkpoints", jobs.JobCheckpoints.as_view(), name="job-checkpoints"),
+    path("jobs/<str:uid>/events", jobs.JobEvents.as_view(), name="job-events"),
+    path("jobs/<str:uid>/ledger", jobs.JobLedger.as_view(), name="job-ledger"),
+    path("templates", jobs.Templates.as_view(), name="templates"),
+    path("checkpoints", checkpoints.Checkpoints.as_view(), name="checkpoints"),
+    path("checkpoints/<str:uid>", checkpoints.CheckpointDetail.as_view(), name="checkpoint"),
+    path("findings", health.Findings.as_view(), name="findings"),
+    path("findings/<str:uid>", health.FindingDetail.as_view(), name="finding"),
+    path("findings/<str:uid>/acknowledge", health.FindingAnswer.as_view(verb="acknowledge"), name="finding-acknowledge"),
+    path("findings/<str:uid>/resolve", health.FindingAnswer.as_view(verb="resolve"), name="finding-resolve"),
+    path("xid-codes", health.XidCodes.as_view(), name="xid-codes"),
+    path("costs", costs.Standings.as_view(), name="costs"),
+    path("postings", costs.Postings.as_view(), name="postings"),
+    path("quotas", quotas.Quotas.as_view(), name="quotas"),
+    path("audit", audit.Entries.as_view(), name="audit"),
+    path("ingest/attempts/<str:uid>/events", jobs.Ingest.as_view(), name="ingest"),
+    re_path(r"^(?P<rest>.*)$", api_not_found, name="not-found"),
+]
