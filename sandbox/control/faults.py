@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sandbox.control.stack import Stack
 from sandbox.world import FAULT_KINDS
+
+if TYPE_CHECKING:
+    # The command line reads this module's tables; it must not wait for moto to be imported.
+    from sandbox.control.stack import Stack
 
 SERVICES: Final = ("aws", "slurm")
 
