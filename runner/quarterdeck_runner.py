@@ -608,7 +608,7 @@ def hf_trainer(line: str) -> Found:
 
 
 TQDM = re.compile(
-    r"^(?P<label>[^|%\d]{0,30}?(?P<epoch>\d+)?(?:/\d+)?[^|%\d]{0,10}?)\s*\d{1,3}%\|[^|]{0,300}\|\s*"
+    r"^(?P<label>[A-Za-z][^|%]{0,40}?)?\s*\d{1,3}%\|[^|]{0,300}\|\s*"
     r"(?P<step>\d+)/(?P<total>\d+)\s*\[(?P<spent>[\d:]+)<(?P<left>[\d:?]+),\s*[\d.?]+\s*(?:it/s|s/it)(?P<tail>[^\]]*)\]?"
 )
 
@@ -622,8 +622,7 @@ def tqdm_bar(line: str) -> Found:
     if label and not re.match(r"(train|epoch|step|iter)", label):
         return None
     found: dict[str, Any] = {"step": match.group("step"), "total_steps": match.group("total")}
-    if match.group("epoch") and label.startswith("epoch"):
-        found["epoch"] = match.group("epoch")
+    found.update(fields(label, epoch=r"^epoch\D{0,3}(\d+)"))
     if "?" not in match.group("left"):
         seconds = 0
         for part in match.group("left").split(":"):
@@ -1391,7 +1390,7 @@ class Run:
                 next_beat = time.monotonic() + beat_s
                 self.guarded(self.beat)
         if self.role == "batch":
-            self.scanned.wait(5.0)
+            self.scanned.wait(3.0)
         code = self.code or 0
         data = {"code": code if code >= 0 else 128 - code, "signal": -code if code < 0 else None}
         self.guarded(self.spool.append, "exit", {**data, "duration_s": round(time.monotonic() - self.began, 3)})
@@ -1467,7 +1466,10 @@ class Run:
         self.ended.set()
         self.urgent.set()
         deadline = time.monotonic() + env_number("QD_FLUSH_S", 30.0)
-        while time.monotonic() < deadline and not (self.spooled.is_set() and self.poster.done.is_set()):
+        spool_deadline = time.monotonic() + 5.0  # the last events reach the disk even where no time is left to post
+        while not (self.spooled.is_set() and self.poster.done.is_set()):
+            if time.monotonic() > (deadline if self.spooled.is_set() else max(deadline, spool_deadline)):
+                break
             if any(signum != signal.SIGCHLD for signum in self.signals(wake, 0.05)):
                 deadline = min(deadline, time.monotonic() + 3.0)  # whoever asked the job to go wants it gone
         if self.spooled.is_set():
