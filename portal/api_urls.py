@@ -50,7 +50,9 @@ urlpatterns = [
     path("checkpoints/<str:uid>", checkpoints.CheckpointDetail.as_view(), name="checkpoint"),
     path("findings", health.Findings.as_view(), name="findings"),
     path("findings/<str:uid>", health.FindingDetail.as_view(), name="finding"),
-    path("findings/<str:uid>/acknowledge", health.FindingAnswer.as_view(verb="acknowledge"), name="finding-acknowledge"),
+    path(
+        "findings/<str:uid>/acknowledge", health.FindingAnswer.as_view(verb="acknowledge"), name="finding-acknowledge"
+    ),
     path("findings/<str:uid>/resolve", health.FindingAnswer.as_view(verb="resolve"), name="finding-resolve"),
     path("xid-codes", health.XidCodes.as_view(), name="xid-codes"),
     path("costs", costs.Standings.as_view(), name="costs"),

@@ -101,7 +101,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     text = generate_latest(registry)
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         shared: CollectorRegistry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(shared)
+        multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
         text += generate_latest(shared)
     else:
         text += generate_latest(REGISTRY)

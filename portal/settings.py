@@ -21,7 +21,6 @@ SECRET_KEY = CONFIG.secret_key.get_secret_value() or secrets.token_urlsafe(50)
 ALLOWED_HOSTS = CONFIG.allowed_hosts
 CSRF_TRUSTED_ORIGINS = CONFIG.csrf_trusted_origins
 VAR_DIR = CONFIG.var_dir
-CONFIG_BASE_DIR = BASE_DIR
 
 INSTALLED_APPS = [
     "portal.apps.PortalConfig",
@@ -240,7 +239,7 @@ WHITENOISE_MAX_AGE = 3600
 # --- API ----------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["apps.teams.authentication.TokenOrSession"],
-    "DEFAULT_PERMISSION_CLASSES": ["apps.core.api.HasDeclaredRight"],
+    "DEFAULT_PERMISSION_CLASSES": ["apps.core.access.HasDeclaredRight"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "apps.core.schema.ProblemAutoSchema",
@@ -257,6 +256,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

@@ -55,7 +55,7 @@ def _configure(sender: Celery, **_: Any) -> None:
     """The broker's address and the beat table are read when the app is first used, once Django is set up."""
     from worker.schedule import beat_schedule
 
-    sender.conf.broker_url = _broker_url()
+    sender.conf["broker_url"] = _broker_url()
     sender.conf.beat_schedule = beat_schedule()
 
 

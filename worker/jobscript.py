@@ -16,7 +16,7 @@ RUNNER = "runner/quarterdeck_runner.py"
 
 @lru_cache(maxsize=1)
 def _runner_source() -> bytes:
-    return (settings.CONFIG_BASE_DIR / RUNNER).read_bytes()
+    return (settings.BASE_DIR / RUNNER).read_bytes()
 
 
 def working_directory(job: Job) -> str:

@@ -57,7 +57,9 @@ def judge(files: Mapping[str, int], facts: Mapping[str, Any], *, quiet_s: float,
         return Verdict(layout, CheckpointState.COMPLETE, _complete_reason(layout, files))
     if writer_is_alive and quiet_s < QUIET_S:
         return Verdict(layout, CheckpointState.IN_PROGRESS, missing)
-    why = "the attempt that wrote it has ended" if not writer_is_alive else f"nothing changed for {quiet_s / 60:.0f} min"
+    why = (
+        "the attempt that wrote it has ended" if not writer_is_alive else f"nothing changed for {quiet_s / 60:.0f} min"
+    )
     return Verdict(layout, CheckpointState.TORN, f"{missing}, and {why}")
 
 

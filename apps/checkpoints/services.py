@@ -34,9 +34,7 @@ def checkpoint_report(
         path=path[:700],
         defaults={"attempt_uid": attempt_uid, "step": step, "changed_at": changed_at},
     )
-    verdict = judge(
-        sizes, facts, quiet_s=max(0.0, (now - changed_at).total_seconds()), writer_is_alive=writer_is_alive
-    )
+    verdict = judge(sizes, facts, quiet_s=max(0.0, (now - changed_at).total_seconds()), writer_is_alive=writer_is_alive)
     state, reason = verdict.state, verdict.reason
     if row.state == CheckpointState.COMPLETE and state == CheckpointState.IN_PROGRESS:
         # A finished folder does not become unfinished by itself: something took a file away.

@@ -1,8 +1,8 @@
 """States of a checkpoint.
 
-    IN_PROGRESS ──▶ COMPLETE ──▶ TORN (a file was lost) ──▶ COMPLETE
-         ├──▶ TORN ──▶ COMPLETE (a late writer finished)
-         └──▶ UNKNOWN            any ──▶ GONE ──▶ IN_PROGRESS (written again)
+IN_PROGRESS ──▶ COMPLETE ──▶ TORN (a file was lost) ──▶ COMPLETE
+     ├──▶ TORN ──▶ COMPLETE (a late writer finished)
+     └──▶ UNKNOWN            any ──▶ GONE ──▶ IN_PROGRESS (written again)
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from apps.teams.models import Team
 class ClusterSerializer(serializers.ModelSerializer[Cluster]):
     """A cluster with its sentence and GPUs."""
 
-    account : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    account: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     sentence = serializers.SerializerMethodField()
     gpus = serializers.SerializerMethodField()
 
@@ -102,8 +102,8 @@ class StepSerializer(serializers.ModelSerializer[FleetStep]):
 class FleetSerializer(serializers.ModelSerializer[Fleet]):
     """A fleet with its steps."""
 
-    cluster : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
-    team : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    team: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
     steps = StepSerializer(many=True, read_only=True)
     sentence = serializers.SerializerMethodField()
 
@@ -160,8 +160,8 @@ class FleetCreateSerializer(serializers.Serializer[Any]):
 class NodeSerializer(serializers.ModelSerializer[Node]):
     """A node."""
 
-    cluster : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
-    fleet : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="uid", read_only=True)
+    cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    fleet: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="uid", read_only=True)
     sentence = serializers.SerializerMethodField()
 
     class Meta:

@@ -29,9 +29,7 @@ class Cluster(Reconciled):
 
     name = models.SlugField(max_length=60, unique=True)
     kind = models.CharField(max_length=12, choices=ClusterKind.choices, default=ClusterKind.SLURM)
-    account = models.ForeignKey(
-        CloudAccount, null=True, blank=True, on_delete=models.PROTECT, related_name="clusters"
-    )
+    account = models.ForeignKey(CloudAccount, null=True, blank=True, on_delete=models.PROTECT, related_name="clusters")
     api_url = models.URLField()
     user_name = models.CharField(max_length=60)
     token_ref = models.CharField(max_length=200)

@@ -100,7 +100,13 @@ def fleet_move(fleet: Fleet, phase: str, message: str = "", **columns: Any) -> N
         old = fleet.phase
         move(fleet, FLEET_TRANSITIONS, phase, message=message[:500], observed_at=clock.now(), **columns)
         _steps_follow(fleet, old, phase, message)
-        event("fleet", fleet.uid, "FleetPhase", message or str(FleetPhase(phase).label), data={"phase": phase, "from": old})
+        event(
+            "fleet",
+            fleet.uid,
+            "FleetPhase",
+            message or str(FleetPhase(phase).label),
+            data={"phase": phase, "from": old},
+        )
 
 
 def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
@@ -226,7 +232,9 @@ def phase_of(seen: SeenNode) -> str:
     if words & {"DOWN", "FAIL", "NOT_RESPONDING", "ERROR", "UNKNOWN", "POWERED_DOWN"}:
         return NodePhase.DOWN
     if words & {"DRAIN", "DRAINED", "DRAINING"}:
-        return NodePhase.DRAINING if seen.gpus_used or seen.state.upper() in ("ALLOCATED", "MIXED") else NodePhase.DRAINED
+        return (
+            NodePhase.DRAINING if seen.gpus_used or seen.state.upper() in ("ALLOCATED", "MIXED") else NodePhase.DRAINED
+        )
     return NodePhase.READY
 
 
@@ -306,7 +314,12 @@ def node_drain_sent(node: Node, *, is_drained: bool, note: str = "") -> None:
             move(node, NODE_TRANSITIONS, target)
         if not is_drained:
             Node.objects.filter(pk=node.pk).update(resume_requested_at=None)
-        event("node", node.uid, "DrainSent" if is_drained else "ResumeSent", note or f"{node.name}: the scheduler was told")
+        event(
+            "node",
+            node.uid,
+            "DrainSent" if is_drained else "ResumeSent",
+            note or f"{node.name}: the scheduler was told",
+        )
 
 
 def exporter_observed(node: Node, *, missing: Sequence[str] = (), error: str = "") -> None:

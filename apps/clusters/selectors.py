@@ -148,10 +148,15 @@ def fleet_sentence(fleet: Fleet) -> str:
     name = fleet.instance_type
     match fleet.phase:
         case FleetPhase.PENDING:
-            return _("Accepted: %(nodes)s × %(type)s; the worker takes it up next.") % {"nodes": fleet.nodes, "type": name}
+            return _("Accepted: %(nodes)s × %(type)s; the worker takes it up next.") % {
+                "nodes": fleet.nodes,
+                "type": name,
+            }
         case FleetPhase.WAITING_CAPACITY:
             wait = max(0.0, (fleet.next_try_at - clock.now()).total_seconds()) if fleet.next_try_at else 0
-            return _("Waiting: AWS has no %(type)s capacity now; next try in %(wait)s (refused %(count)s times so far).") % {
+            return _(
+                "Waiting: AWS has no %(type)s capacity now; next try in %(wait)s (refused %(count)s times so far)."
+            ) % {
                 "type": name,
                 "wait": units.duration(wait),
                 "count": fleet.capacity_refusals,

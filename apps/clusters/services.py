@@ -132,7 +132,11 @@ def fleet_create(
         problems.append(FieldProblem("/instance_type", "unknown", f"{instance_type!r} is not in the catalog"))
     elif kind.usd_per_hour is None:
         problems.append(
-            FieldProblem("/instance_type", "not-on-demand", f"{instance_type} has no published on-demand price; it is sold through reservations")
+            FieldProblem(
+                "/instance_type",
+                "not-on-demand",
+                f"{instance_type} has no published on-demand price; it is sold through reservations",
+            )
         )
     if not 1 <= nodes <= MAX_NODES:
         problems.append(FieldProblem("/nodes", "out-of-range", f"from 1 to {MAX_NODES} in one launch"))

@@ -27,7 +27,9 @@ def check_reference(pointer: str, reference: str) -> list[FieldProblem]:
     if _REFERENCE.match(reference) and ".." not in reference:
         return []
     return [
-        FieldProblem(pointer, "invalid", "write env:NAME or file:NAME (a name, never the secret itself) or leave it empty")
+        FieldProblem(
+            pointer, "invalid", "write env:NAME or file:NAME (a name, never the secret itself) or leave it empty"
+        )
     ]
 
 

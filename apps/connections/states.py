@@ -1,6 +1,6 @@
 """States of a connection to a cloud account.
 
-    PENDING ──identity read──▶ CONNECTED ◀──▶ FAILED
+PENDING ──identity read──▶ CONNECTED ◀──▶ FAILED
 """
 
 from __future__ import annotations

@@ -15,15 +15,13 @@ from django.http.response import HttpResponseBase
 from django_filters import FilterSet
 from rest_framework import exceptions, serializers, status
 from rest_framework.generics import GenericAPIView
-from rest_framework.permissions import BasePermission
+from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.core import errors, pagination
 from apps.core.actors import actor_of
 from apps.core.models import IdempotencyRecord, Recorded
-from apps.core.pages import PUBLIC, SIGNED_IN
 
 log = structlog.get_logger(__name__)
 PROBLEM = "application/problem+json"
@@ -114,24 +112,6 @@ def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponseBa
     return response
 
 
-class HasDeclaredRight(BasePermission):
-    """Default deny: an endpoint that declares no right for this method refuses everyone."""
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether the actor holds the declared right anywhere; objects are checked by selectors."""
-        rights: Mapping[str, str] = getattr(view, "rights", {})
-        method = "GET" if request.method in ("HEAD", "OPTIONS") else request.method or ""
-        right = rights.get(method, "")
-        if not right:
-            return False
-        if right == PUBLIC:
-            return True
-        actor = actor_of(request)
-        if not actor.is_known:
-            return False
-        return right == SIGNED_IN or actor.holds(right)
-
-
 class Endpoint(GenericAPIView[Any]):
     """One address of the API. ``rights`` maps each allowed method to the right it takes.
 
@@ -188,6 +168,19 @@ class Endpoint(GenericAPIView[Any]):
         return dict(parsed.validated_data)
 
 
+class CursorShape(BasePagination):
+    """Tells OpenAPI the shape of our lists; the cutting itself is core.pagination's."""
+
+    def get_paginated_response_schema(self, schema: Any) -> Any:
+        """``{results, next, previous}``, and ``count`` when asked."""
+        link = {"type": "string", "nullable": True}
+        return {
+            "type": "object",
+            "required": ["results", "next", "previous"],
+            "properties": {"results": schema, "next": link, "previous": link, "count": {"type": "integer"}},
+        }
+
+
 class ListEndpoint(Endpoint):
     """GET answers one cursor page ``{results, next, previous}``.
 
@@ -195,6 +188,7 @@ class ListEndpoint(Endpoint):
     """
 
     sorts: ClassVar[Mapping[str, str]] = {"-created_at": "-created_at"}
+    pagination_class = CursorShape
 
     def get_rows(self) -> models.QuerySet[Any]:
         """The rows this actor may see; subclasses override."""
@@ -224,9 +218,7 @@ class ListEndpoint(Endpoint):
             rows, order=order, limit=limit, cursor=request.query_params.get("cursor"), digest=digest
         )
         body: dict[str, Any] = {
-            "results": self.get_serializer_class()(
-                found.rows, many=True, context=self.get_serializer_context()
-            ).data,
+            "results": self.get_serializer_class()(found.rows, many=True, context=self.get_serializer_context()).data,
             "next": self._link(request, found.next),
             "previous": self._link(request, found.previous),
         }

@@ -27,7 +27,6 @@ class ChoicesField(forms.Field):
         return found
 
 
-
 class _ManyWidget(forms.SelectMultiple):
     """Reads every repetition of a parameter; prints nothing by itself."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers
 
 
@@ -51,6 +51,35 @@ class ProblemAutoSchema(AutoSchema):
         """Group by the first segment after the version."""
         parts = [p for p in self.path.removeprefix("/api/v1/").split("/") if p and not p.startswith("{")]
         return [parts[0] if parts else "api"]
+
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        """Our lists are known by get_rows, and only their GET is one."""
+        return self.method == "GET" and hasattr(self.view, "get_rows")
+
+    def get_override_parameters(self) -> list[Any]:
+        """Query parameters: the list's own, its filters, and what the view names."""
+        view: Any = self.view
+        names: list[Any] = [
+            OpenApiParameter(name, str, OpenApiParameter.QUERY)
+            for name in sorted(getattr(self.view, "query_parameters", ()))
+        ]
+        if self._is_list_view():
+            names += [
+                OpenApiParameter("limit", int, OpenApiParameter.QUERY, description="1 to 500, 50 unless told."),
+                OpenApiParameter("cursor", str, OpenApiParameter.QUERY, description="From next or previous."),
+                OpenApiParameter("sort", str, OpenApiParameter.QUERY, enum=list(view.sorts)),
+                OpenApiParameter("with_count", str, OpenApiParameter.QUERY, enum=["0", "1"]),
+            ]
+            filters = view.filterset_class.base_filters if view.filterset_class else {}
+            for name, found in filters.items():
+                values = found.extra.get("values")
+                hint = f"One or several of {', '.join(values)}, separated by commas." if values else ""
+                names.append(OpenApiParameter(name, str, OpenApiParameter.QUERY, description=hint))
+        if self.method in ("PUT", "PATCH", "DELETE"):
+            names.append(OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="The ETag you read."))
+        if self.method == "POST":
+            names.append(OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER))
+        return names
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)

@@ -155,12 +155,8 @@ class LedgerReport:
 def ledger_check() -> LedgerReport:
     """Recompute every balance from the postings."""
     total = Account.objects.aggregate(s=Sum("balance", default=ZERO))["s"]
-    incoming = dict(
-        Posting.objects.order_by().values("target").annotate(s=Sum("amount")).values_list("target", "s")
-    )
-    outgoing = dict(
-        Posting.objects.order_by().values("source").annotate(s=Sum("amount")).values_list("source", "s")
-    )
+    incoming = dict(Posting.objects.order_by().values("target").annotate(s=Sum("amount")).values_list("target", "s"))
+    outgoing = dict(Posting.objects.order_by().values("source").annotate(s=Sum("amount")).values_list("source", "s"))
     off = sum(
         1
         for pk, balance in Account.objects.values_list("pk", "balance")

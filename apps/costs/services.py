@@ -52,7 +52,15 @@ def _period(unit: str) -> str:
 
 
 def _post(
-    key: str, kind: str, unit: str, source: Account, target: Account, amount: Decimal, subject: str, detail: str, memo: str
+    key: str,
+    kind: str,
+    unit: str,
+    source: Account,
+    target: Account,
+    amount: Decimal,
+    subject: str,
+    detail: str,
+    memo: str,
 ) -> bool:
     """Insert once; False when this key was posted before. The triggers move the balances."""
     if Posting.objects.filter(key=key).exists():
@@ -120,9 +128,9 @@ def hold(team: Team, unit: str, amount: Decimal, *, key: str, subject: str, deta
 def open_hold(subject: str, detail: str, unit: str) -> Decimal:
     """What one attempt still has set aside."""
     total = Decimal(0)
-    for kind, amount, source in Posting.objects.filter(
-        subject_uid=subject, detail_uid=detail, unit=unit
-    ).values_list("kind", "amount", "source__kind"):
+    for kind, amount, source in Posting.objects.filter(subject_uid=subject, detail_uid=detail, unit=unit).values_list(
+        "kind", "amount", "source__kind"
+    ):
         if kind == PostingKind.HOLD:
             total += amount
         elif source == AccountKind.HELD:
@@ -158,7 +166,15 @@ def charge(team: Team, unit: str, amount: Decimal, *, key: str, subject: str, de
     if amount > from_hold:
         room = _room(team, unit, period)
         _post(
-            f"{key}:over", PostingKind.CHARGE, unit, room, spent, amount - from_hold, subject, detail, f"{memo} (beyond the hold)"
+            f"{key}:over",
+            PostingKind.CHARGE,
+            unit,
+            room,
+            spent,
+            amount - from_hold,
+            subject,
+            detail,
+            f"{memo} (beyond the hold)",
         )
 
 
@@ -228,6 +244,4 @@ def _record_hours(team: Team, hours: Decimal, subject: str, detail: str, memo: s
     period = month_of()
     issuer = _room(team, Unit.GPU_HOURS, period)
     held = _account(team, AccountKind.HELD, Unit.GPU_HOURS, period)
-    _post(
-        f"hold:{detail}:GPU_H", PostingKind.HOLD, Unit.GPU_HOURS, issuer, held, exact(hours), subject, detail, memo
-    )
+    _post(f"hold:{detail}:GPU_H", PostingKind.HOLD, Unit.GPU_HOURS, issuer, held, exact(hours), subject, detail, memo)

@@ -70,7 +70,9 @@ def faults_on(page: Sequence[Reading], *, expected_gpus: int) -> list[Fault]:
                 "metric": "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
                 "value": gpu.uncorrectable_remapped_rows,
             }
-            found.append(Fault("dcgm", "RowRemapExhausted", gpu.index, gpu.uuid, "remapped rows at the limit", evidence))
+            found.append(
+                Fault("dcgm", "RowRemapExhausted", gpu.index, gpu.uuid, "remapped rows at the limit", evidence)
+            )
         if gpu.row_remap_pending == 1:
             evidence = base | {"metric": "DCGM_FI_DEV_ROW_REMAP_PENDING", "value": 1}
             found.append(

@@ -72,9 +72,9 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
 class JobSerializer(serializers.ModelSerializer[Job]):
     """A job as lists show it."""
 
-    team : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
-    cluster : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
-    template : serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    team: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    template: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     usd_per_gpu_hour = serializers.DecimalField(max_digits=12, decimal_places=6, read_only=True)
 
     class Meta:
@@ -141,9 +141,7 @@ class JobDetailSerializer(JobSerializer):
     def get_usd(self, job: Job) -> dict[str, Any]:
         """Held, charged, released."""
         sums = job_sums(job)
-        return dict(
-            MoneySerializer({"held": sums.held, "charged": sums.charged, "released": sums.released}).data
-        )
+        return dict(MoneySerializer({"held": sums.held, "charged": sums.charged, "released": sums.released}).data)
 
 
 class JobSubmitSerializer(serializers.Serializer[Any]):
@@ -265,9 +263,7 @@ def preview_body(preview: Preview) -> dict[str, Any]:
     return dict(
         PreviewSerializer(
             {
-                "accepted": not preview.problems
-                and preview.usd_left >= 0
-                and preview.gpus_left >= 0,
+                "accepted": not preview.problems and preview.usd_left >= 0 and preview.gpus_left >= 0,
                 "gpus": preview.gpus,
                 "gpu_hours": preview.gpu_hours,
                 "usd_held": preview.usd,

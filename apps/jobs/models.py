@@ -203,7 +203,9 @@ class LogChunk(models.Model):
     class Meta:
         ordering = ["id"]
         constraints = [
-            models.UniqueConstraint(fields=["attempt", "runner_id", "stream", "offset"], name="jobs_one_chunk_per_offset")
+            models.UniqueConstraint(
+                fields=["attempt", "runner_id", "stream", "offset"], name="jobs_one_chunk_per_offset"
+            )
         ]
 
     def __str__(self) -> str:

@@ -119,7 +119,9 @@ def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
     """Decide to end an attempt (NodeFailure, Requeued, Cancelled); the first reason stays. True when this call decided."""
     with transaction.atomic():
         changed = Attempt.objects.filter(
-            pk=attempt.pk, stop_reason="", phase__in=[AttemptPhase.QUEUED, AttemptPhase.RUNNING, AttemptPhase.SUBMITTING]
+            pk=attempt.pk,
+            stop_reason="",
+            phase__in=[AttemptPhase.QUEUED, AttemptPhase.RUNNING, AttemptPhase.SUBMITTING],
         ).update(stop_reason=reason, stop_node=node)
         if not changed:
             return False
@@ -229,7 +231,14 @@ def job_end(job: Job, phase: str, *, reason: str = "", message: str = "", exit_c
             eta_s=None,
             observed_generation=job.generation,
         )
-        event("job", job.uid, "JobEnded", str(JobPhase(phase).label), team_id=job.team_id, data={"phase": phase, "reason": reason})
+        event(
+            "job",
+            job.uid,
+            "JobEnded",
+            str(JobPhase(phase).label),
+            team_id=job.team_id,
+            data={"phase": phase, "reason": reason},
+        )
 
 
 def job_cancelling(job: Job) -> None:

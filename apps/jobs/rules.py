@@ -197,7 +197,9 @@ def _read_words(words: list[str], number: int, out: SbatchReading) -> None:
 _SAFE_PATH = re.compile(r"^[A-Za-z0-9_./${}:@%+=,-]+$")
 
 
-def fill_template(script: str, parameters: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> tuple[str, list[FieldProblem]]:
+def fill_template(
+    script: str, parameters: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+) -> tuple[str, list[FieldProblem]]:
     """The script with every ``{{ name }}`` replaced by a checked value; text is quoted for the shell.
 
     A missing value takes the default; a value of the wrong type, out of range or unknown is a problem.
@@ -205,7 +207,9 @@ def fill_template(script: str, parameters: Sequence[Mapping[str, Any]], values: 
     problems: list[FieldProblem] = []
     known = {str(p["name"]) for p in parameters}
     for name in sorted(set(values) - known):
-        problems.append(FieldProblem(f"/template_parameters/{name}", "unknown", f"the template has no parameter {name}"))
+        problems.append(
+            FieldProblem(f"/template_parameters/{name}", "unknown", f"the template has no parameter {name}")
+        )
     filled = script
     for parameter in parameters:
         name = str(parameter["name"])
@@ -229,7 +233,9 @@ def _parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
         try:
             value: int | float = int(str(raw)) if kind == "integer" else float(str(raw))
         except ValueError:
-            raise ValueError(f"must be a {'whole ' if kind == 'integer' else ''}number, not {str(raw)[:40]!r}") from None
+            raise ValueError(
+                f"must be a {'whole ' if kind == 'integer' else ''}number, not {str(raw)[:40]!r}"
+            ) from None
         low, high = parameter.get("minimum"), parameter.get("maximum")
         if (low is not None and value < low) or (high is not None and value > high) or value != value:
             raise ValueError(f"must be from {low} to {high}")

@@ -31,9 +31,7 @@ def jobs_visible_to(actor: Actor) -> QuerySet[Job]:
 def job_for(*, actor: Actor, may: str, uid: str) -> Job:
     """The job of this uid in which the actor holds the right. Raises NotFound."""
     job = jobs_visible_to(actor).filter(uid=uid).first()
-    allowed = job is not None and (
-        can_cancel_job(actor, job) if may == "jobs.cancel" else actor.may(may, job.team_id)
-    )
+    allowed = job is not None and (can_cancel_job(actor, job) if may == "jobs.cancel" else actor.may(may, job.team_id))
     if job is None or not allowed:
         raise NotFound(f"no job {uid} in which you may do this")
     return job

@@ -106,9 +106,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
             problems.append(FieldProblem("/gpu_type", "no-price", f"no price is known for {gpu_type or 'these GPUs'}"))
     else:
         usd_per_gpu_hour, source = price
-    hours, usd = hold_for(
-        max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour
-    )
+    hours, usd = hold_for(max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour)
     with transaction.atomic():
         month_open(team)
     budget, quota = standing_of(team, Unit.USD), standing_of(team, Unit.GPUS)
@@ -171,7 +169,11 @@ def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldP
     types = sorted({n.gpu_type for n in everything if n.gpu_type})
     if spec.gpu_type and spec.gpu_type not in types:
         problems.append(
-            FieldProblem("/gpu_type", "not-here", f"cluster {cluster.name} has no {spec.gpu_type}; it has {', '.join(types) or 'no GPUs'}")
+            FieldProblem(
+                "/gpu_type",
+                "not-here",
+                f"cluster {cluster.name} has no {spec.gpu_type}; it has {', '.join(types) or 'no GPUs'}",
+            )
         )
     elif not fitting:
         most = max(n.gpus for n in everything)
@@ -180,7 +182,9 @@ def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldP
         )
     elif spec.nodes > fitting:
         problems.append(
-            FieldProblem("/nodes", "too-many", f"{spec.nodes} nodes asked for; cluster {cluster.name} has {fitting} that fit")
+            FieldProblem(
+                "/nodes", "too-many", f"{spec.nodes} nodes asked for; cluster {cluster.name} has {fitting} that fit"
+            )
         )
     limit = cluster.observed_max_time_min
     if limit is not None and spec.time_limit_min > limit:
@@ -190,7 +194,9 @@ def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldP
     partitions = [p.get("name") for p in cluster.observed_partitions]
     if spec.partition and partitions and spec.partition not in partitions:
         problems.append(
-            FieldProblem("/partition", "unknown", f"no partition {spec.partition}; there are {', '.join(map(str, partitions))}")
+            FieldProblem(
+                "/partition", "unknown", f"no partition {spec.partition}; there are {', '.join(map(str, partitions))}"
+            )
         )
     return problems
 

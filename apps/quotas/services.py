@@ -39,9 +39,7 @@ def quota_set(*, actor: Actor, team: Team, gpus: int, expected_version: int | No
         ledger.grant_to(
             team, Unit.GPUS, Decimal(gpus), key=f"quota:{quota.uid}:v{quota.version}", memo=f"quota set to {gpus} GPUs"
         )
-        record(
-            actor, "quota.set", "quota", quota.uid, team_id=team.pk, before={"gpus": before}, after={"gpus": gpus}
-        )
+        record(actor, "quota.set", "quota", quota.uid, team_id=team.pk, before={"gpus": before}, after={"gpus": gpus})
     return quota
 
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from apps.teams.models import ApiToken, Team, User
 from apps.teams.states import PlatformRole, TeamRole
 
-_VIEW_TEAM = frozenset(
-    {"jobs.view", "checkpoints.view", "costs.view", "quotas.view", "teams.view", "templates.view"}
-)
+_VIEW_TEAM = frozenset({"jobs.view", "checkpoints.view", "costs.view", "quotas.view", "teams.view", "templates.view"})
 _VIEW_SHARED = frozenset({"clusters.view", "health.view", "catalog.view"})
 _SUBMIT = frozenset({"jobs.submit", "jobs.cancel"})
 

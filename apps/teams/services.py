@@ -67,7 +67,13 @@ def token_create(
     )
     with transaction.atomic():
         token.save()
-        record(actor, "token.create", "token", token.uid, after={"label": token.label, "scopes": token.scopes, "days": days})
+        record(
+            actor,
+            "token.create",
+            "token",
+            token.uid,
+            after={"label": token.label, "scopes": token.scopes, "days": days},
+        )
     return token, f"qd_{token.key_id}.{secret}"
 
 

@@ -37,7 +37,9 @@ def keep_house() -> None:
 
 
 def _judge_quiet_checkpoints() -> None:
-    waiting = Checkpoint.objects.filter(state=CheckpointState.IN_PROGRESS).values_list("series_id", flat=True).distinct()
+    waiting = (
+        Checkpoint.objects.filter(state=CheckpointState.IN_PROGRESS).values_list("series_id", flat=True).distinct()
+    )
     for series in CheckpointSeries.objects.filter(pk__in=list(waiting)[:50]):
         alive = frozenset(
             Attempt.objects.filter(job__uid=series.job_uid, phase__in=ATTEMPT_LIVE).values_list("uid", flat=True)

@@ -21,7 +21,7 @@ from apps.core import clock, ids
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
-from worker.providers.aws.layouts import interfaces_for
+from worker.providers.aws.layouts import interface_layout
 from worker.providers.errors import (
     Conflict,
     InsufficientCapacity,
@@ -97,7 +97,7 @@ def _preflight(fleet: Fleet, compute: Compute) -> Outcome:
         subnet_id=fleet.subnet_id,
         security_group_ids=tuple(fleet.security_group_ids),
         image_id=fleet.image_id,
-        interfaces=interfaces_for(fleet.instance_type),
+        interfaces=interface_layout(fleet.instance_type),
     )
     checks = compute.preflight(plan)
     shown = [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
@@ -125,7 +125,7 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
         image_id=fleet.image_id,
         subnet_id=fleet.subnet_id,
         security_group_ids=tuple(fleet.security_group_ids),
-        interfaces=interfaces_for(fleet.instance_type),
+        interfaces=interface_layout(fleet.instance_type),
         user_data=bootstrap_script(
             cluster_uid=fleet.cluster.uid,
             controller_url=fleet.cluster.api_url,
@@ -147,9 +147,7 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
 
 
 def _live(compute: Compute, fleet: Fleet) -> list[v.Instance]:
-    return [
-        i for i in compute.instances({v.TAG_UID: fleet.uid}) if i.state not in ("terminated", "shutting-down")
-    ]
+    return [i for i in compute.instances({v.TAG_UID: fleet.uid}) if i.state not in ("terminated", "shutting-down")]
 
 
 def _launch(fleet: Fleet, compute: Compute) -> Outcome:
@@ -320,7 +318,11 @@ def _delete(fleet: Fleet, compute: Compute) -> Outcome:
         observations.fleet_say(fleet, "something with the fleet's tag is still there; looking again")
         return again(POLL_S)
     observations.fleet_move(
-        fleet, FleetPhase.DELETED, "AWS holds nothing of it any more", ended_at=clock.now(), observed_generation=fleet.generation
+        fleet,
+        FleetPhase.DELETED,
+        "AWS holds nothing of it any more",
+        ended_at=clock.now(),
+        observed_generation=fleet.generation,
     )
     return DONE
 
@@ -344,7 +346,7 @@ def _gone(delete: Callable[[], None]) -> bool:
     return False
 
 
-_STEPS = {
+_STEPS: dict[str, Callable[[Fleet, Compute], Outcome]] = {
     FleetPhase.PENDING: _start,
     FleetPhase.PREFLIGHT: _preflight,
     FleetPhase.PLACEMENT_GROUP: _placement_group,

@@ -120,7 +120,9 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
     if not attempt.observed_state and now - last_seen > UNSEEN:
         return _ask_for(job, attempt)
     if attempt.phase == AttemptPhase.RUNNING:
-        if (now - (attempt.charged_until_at or attempt.started_at or now)).total_seconds() >= settings.CONFIG.charge_every_s:
+        if (
+            now - (attempt.charged_until_at or attempt.started_at or now)
+        ).total_seconds() >= settings.CONFIG.charge_every_s:
             obs.attempt_charge(attempt, now)
         if read_at is not None and now - read_at < UNSEEN and attempt.runner_exit_code is not None:
             return _ask_for(job, attempt)
@@ -153,7 +155,9 @@ def _ask_for(job: Job, attempt: Attempt) -> Outcome:
 def _lost(job: Job, attempt: Attempt) -> Outcome:
     """Neither queue nor accounting knows it: the runner's word decides, else it is lost."""
     if attempt.runner_exit_code == 0:
-        obs.attempt_end(attempt, AttemptPhase.SUCCEEDED, "", "the runner reported success; the scheduler forgot the job")
+        obs.attempt_end(
+            attempt, AttemptPhase.SUCCEEDED, "", "the runner reported success; the scheduler forgot the job"
+        )
         return again(0)
     if attempt.runner_exit_code is not None and not attempt.stop_reason:
         attempt.exit_code = attempt.runner_exit_code

