@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.urls import path, re_path
+
 from apps.audit import api as audit
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
@@ -13,7 +15,6 @@ from apps.health import api as health
 from apps.jobs import api as jobs
 from apps.quotas import api as quotas
 from apps.teams import api as teams
-from django.urls import path, re_path
 
 app_name = "api"
 urlpatterns = [

@@ -25,8 +25,9 @@ class PortalConfig(AppConfig):
 
     def ready(self) -> None:
         """Hand the doorbell to the intents app, which may not know Celery."""
-        from apps.intents import services
         from django.conf import settings
+
+        from apps.intents import services
 
         if settings.ENV != "test":
             services.set_doorbell(ring_worker)

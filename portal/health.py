@@ -7,11 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from apps.clusters.models import Cluster
-from apps.clusters.states import ClusterPhase
-from apps.core import clock
-from apps.core.models import Heartbeat
-from apps.intents.selectors import intent_depths
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -19,6 +14,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest, multiprocess
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from apps.clusters.models import Cluster
+from apps.clusters.states import ClusterPhase
+from apps.core import clock
+from apps.core.models import Heartbeat
+from apps.intents.selectors import intent_depths
 
 #: The worker counts as away when its housekeeping did not finish for this long.
 WORKER_AWAY_S = 60

@@ -199,7 +199,7 @@ def _sandbox(layout: Layout) -> Service:
 
 
 def adopt_sandbox(layout: Layout) -> None:
-    """Make the sandbox's pretend credentials available under the names ``file:sandbox-aws`` and ``file:sandbox-slurm``."""
+    """Make the sandbox's pretend credentials available as ``file:sandbox-aws`` and ``file:sandbox-slurm``."""
     facts = json.loads((layout.var / "sandbox" / "sandbox.json").read_text())
     folder = layout.var / "secrets"
     for name, source in (

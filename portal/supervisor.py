@@ -124,9 +124,8 @@ class Supervisor:
         deadline = time.monotonic() + service.ready_within_s
         while service.is_ready is not None and not service.is_ready():
             if service.process.poll() is not None:
-                raise SetupProblem(
-                    f"{service.name} ended with code {service.process.returncode} before it was ready: {_last_line(path)}"
-                )
+                code = service.process.returncode
+                raise SetupProblem(f"{service.name} ended with code {code} before it was ready: {_last_line(path)}")
             if time.monotonic() > deadline or self.stopping:
                 raise SetupProblem(f"{service.name} is not ready after {service.ready_within_s:.0f} s; its log: {path}")
             time.sleep(0.05)

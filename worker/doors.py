@@ -1,4 +1,4 @@
-"""Opens providers for the rows that describe them, secrets resolved at the last moment; tests replace these functions."""
+"""Opens providers for the rows that describe them, secrets resolved at the last moment; tests replace them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import os
 import shlex
 
-from apps.clusters.models import Cluster
-from apps.connections.models import CloudAccount
 from django.conf import settings
 
+from apps.clusters.models import Cluster
+from apps.connections.models import CloudAccount
 from worker.providers import ports
 from worker.providers import values as v
 from worker.providers.errors import AccessDenied, InvalidRequest
@@ -20,7 +20,7 @@ CALL_TIMEOUT_S = 20.0
 
 
 def secret(reference: str) -> str:
-    """The text behind ``env:NAME`` or ``file:NAME`` (a file in QD_SECRETS_DIR). Raises AccessDenied naming the reference."""
+    """The text behind ``env:NAME`` or ``file:NAME`` (in QD_SECRETS_DIR). Raises AccessDenied naming the reference."""
     kind, _sep, name = reference.partition(":")
     if kind == "env":
         value = os.environ.get(name)

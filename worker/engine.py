@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
-from apps.core.errors import Refusal
-from apps.core.middleware import request_id_var
-from apps.intents import services as intents
 from celery.exceptions import SoftTimeLimitExceeded
 from prometheus_client import Counter, Histogram
 
+from apps.core.errors import Refusal
+from apps.core.middleware import request_id_var
+from apps.intents import services as intents
 from worker.providers.errors import ProviderError
 
 log = structlog.get_logger(__name__)

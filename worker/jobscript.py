@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from functools import lru_cache
 
-from apps.jobs.ingest import ingest_token
-from apps.jobs.models import Attempt, Job
 from django.conf import settings
 
+from apps.jobs.ingest import ingest_token
+from apps.jobs.models import Attempt, Job
 from worker.providers import values as v
 
 RUNNER = "runner/quarterdeck_runner.py"

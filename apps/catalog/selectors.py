@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from apps.catalog.models import InstanceType, all_types, type_by_name
 
-__all__ = ["all_types", "gpu_types", "gpu_price", "type_by_name", "type_for_gpu"]
+__all__ = ["all_types", "gpu_price", "gpu_types", "type_by_name", "type_for_gpu"]
 
 
 def gpu_types() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""When a checkpoint folder is complete, in progress or torn: from names, sizes and times alone, never by opening a file.
+"""When a checkpoint folder is complete, in progress or torn: from names, sizes and times, never by opening a file.
 
 The layouts and their completion marks are those of PyTorch DCP (``.metadata`` is renamed into place
 last, after every rank has reported) and of the Hugging Face Trainer (``trainer_state.json`` must

@@ -147,7 +147,7 @@ def fleet_say(fleet: Fleet, message: str, *, checks: Sequence[Mapping[str, Any]]
 
 
 def fleet_launch_attempt(fleet: Fleet) -> None:
-    """Write the next launch attempt and its token before the call that spends. Compare-and-set on the attempt number."""
+    """Write the next launch attempt and its token before the call that spends. Compare-and-set on the number."""
     number = fleet.launch_attempt + 1
     token = ids.idempotency_token(fleet.uid, number, "launch")
     changed = Fleet.objects.filter(pk=fleet.pk, launch_attempt=fleet.launch_attempt).update(

@@ -100,7 +100,7 @@ def cluster_create(
 
 
 def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> None:
-    """Take a cluster out of the portal; the scheduler itself is not touched. Raises ClusterInUse while it has fleets."""
+    """Take a cluster out of the portal; the scheduler is not touched. Raises ClusterInUse while it has fleets."""
     _operate(actor)
     with transaction.atomic():
         live = Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).count()
@@ -124,7 +124,10 @@ def fleet_create(
     partition: str = "",
     team: Team | None = None,
 ) -> Fleet:
-    """Record a fleet with its steps and ask the worker to launch it. Raises Forbidden, InvalidInput, TransitionConflict."""
+    """Record a fleet with its steps and ask the worker to launch it.
+
+    Raises Forbidden, InvalidInput, TransitionConflict.
+    """
     _operate(actor)
     problems: list[FieldProblem] = []
     kind = type_by_name(instance_type)

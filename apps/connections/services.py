@@ -12,7 +12,7 @@ from apps.connections.models import CloudAccount
 from apps.connections.permissions import can_manage_account
 from apps.connections.states import TRANSITIONS, AccountPhase
 from apps.core import clock
-from apps.core.errors import Forbidden, FieldProblem, InvalidInput
+from apps.core.errors import FieldProblem, Forbidden, InvalidInput
 from apps.core.states import move
 from apps.intents.services import intent_ask
 from apps.teams.permissions import Actor

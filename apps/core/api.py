@@ -1,4 +1,4 @@
-"""Base classes of the API: declared rights, problem+json errors, strict queries, cursor lists, idempotent creation, ETags."""
+"""Base classes of the API: declared rights, problem+json, strict queries, cursor lists, idempotent creation, ETags."""
 
 from __future__ import annotations
 
@@ -139,9 +139,8 @@ class Endpoint(GenericAPIView[Any]):
                 known |= set(self.filterset_class.base_filters)
         unknown = sorted(set(request.query_params) - known)
         if unknown:
-            raise errors.BadQuery(
-                f"unknown query parameter {', '.join(unknown)}; known here: {', '.join(sorted(known - {'format'})) or 'none'}"
-            )
+            names = ", ".join(sorted(known - {"format"})) or "none"
+            raise errors.BadQuery(f"unknown query parameter {', '.join(unknown)}; known here: {names}")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Add rate-limit headers; API answers are never cached by proxies."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version
-from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.errors import NotFound
+from apps.core.filters import ChoicesFilter, TextFilter
 from apps.costs.models import Budget, Posting
 from apps.costs.selectors import budget_of, month_of, postings_visible_to, standings_of
 from apps.costs.services import budget_set
 from apps.costs.states import PostingKind, Unit
 from apps.teams.selectors import team_for, teams_visible_to
-from django_filters import FilterSet
 
 
 class PostingSerializer(serializers.ModelSerializer[Posting]):

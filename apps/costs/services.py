@@ -226,7 +226,10 @@ def budget_set(*, actor: Actor, team: Team, usd_per_month: Decimal, expected_ver
 
 
 def hold_money(team: Team, usd: Decimal, hours: Decimal, *, subject: str, detail: str, memo: str) -> None:
-    """Hold the dollars of one attempt and note its GPU-hours. Raises BudgetExhausted; a team without a budget has none."""
+    """Hold the dollars of one attempt and note its GPU-hours.
+
+    Raises BudgetExhausted; a team without a budget has none.
+    """
     month_open(team)
     if not hold(team, Unit.USD, usd, key=f"hold:{detail}:USD", subject=subject, detail=detail, memo=memo):
         left = standing_of(team, Unit.USD).free

@@ -1,4 +1,4 @@
-"""What runners post: heartbeats, log chunks, progress, checkpoints and the end, each exactly once by sequence number."""
+"""What runners post: heartbeats, logs, progress, checkpoints and the end, each exactly once by sequence number."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _derive(attempt_uid: str, key: bytes) -> str:
 
 
 def attempt_for_token(attempt_uid: str, bearer: str) -> Attempt:
-    """The attempt this token may write to. Raises IngestDenied, IngestExpired; unknown attempts look like bad tokens."""
+    """The attempt this token may write to. Raises IngestDenied (also for unknown attempts), IngestExpired."""
     fits = False
     for pepper in settings.CONFIG.token_peppers:
         fits |= hmac.compare_digest(_derive(attempt_uid, pepper.get_secret_value().encode()), bearer)
@@ -77,7 +77,7 @@ class Receipt:
 
 
 def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[Any]) -> Receipt:
-    """Store a batch in one transaction. Events at or below the stored sequence number were stored before and are skipped.
+    """Store a batch in one transaction; events at or below the stored sequence number are repeats and skipped.
 
     Instants of a node whose clock is off are corrected by the difference between its ``clock`` and ours.
     Raises IngestMalformed when the batch as a whole makes no sense.

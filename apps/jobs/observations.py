@@ -116,7 +116,7 @@ def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
 
 
 def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
-    """Decide to end an attempt (NodeFailure, Requeued, Cancelled); the first reason stays. True when this call decided."""
+    """Decide to end an attempt (NodeFailure, Requeued, Cancelled); the first reason stays. True when it was this."""
     with transaction.atomic():
         changed = Attempt.objects.filter(
             pk=attempt.pk,

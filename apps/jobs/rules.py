@@ -1,4 +1,4 @@
-"""Pure decisions about jobs: reading #SBATCH lines, filling templates, pricing, words for Slurm's reasons, ends and retries."""
+"""Pure decisions about jobs: reading #SBATCH lines, filling templates, pricing, ends and retries."""
 
 from __future__ import annotations
 

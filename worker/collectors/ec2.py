@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import structlog
+from django.conf import settings
+
 from apps.audit.services import event
 from apps.clusters.selectors import fleet_by_uid
 from apps.clusters.states import FleetPhase
 from apps.connections.selectors import account_by_uid
 from apps.connections.states import AccountPhase
 from apps.core import clock
-from django.conf import settings
-
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v

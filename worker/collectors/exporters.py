@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from django.conf import settings
+
 from apps.clusters import observations
 from apps.clusters.models import Node
 from apps.clusters.selectors import cluster_by_uid, live_nodes
 from apps.clusters.states import ClusterPhase, NodePhase
 from apps.health.rules import Reading, faults_on
 from apps.health.services import faults_report, gpus_observe
-from django.conf import settings
-
 from worker import doors
 from worker.collectors import READ
 from worker.engine import DONE, Outcome, again

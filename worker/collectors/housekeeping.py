@@ -1,4 +1,4 @@
-"""Housekeeping: seal the audit chain, judge quiet checkpoints, restart collectors that nobody asked for, drop old keys."""
+"""Housekeeping: seal the audit chain, judge quiet checkpoints, restart forgotten collectors, drop old keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from apps.intents.services import intent_ask
 from apps.jobs.models import Attempt, Job
 from apps.jobs.services import INTENT
 from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
-
 from worker.reconcilers.clusters import COLLECTORS
 
 KEEP_KEYS = timedelta(hours=24)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.conf import settings
+
 from apps.clusters import observations as cluster_observations
 from apps.clusters.models import Cluster
 from apps.clusters.observations import SeenNode
@@ -9,8 +11,6 @@ from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import ClusterPhase
 from apps.jobs.observations import Seen, attempt_observe
 from apps.jobs.selectors import attempts_placed
-from django.conf import settings
-
 from worker import doors
 from worker.collectors import READ, WRITTEN
 from worker.engine import DONE, Outcome, again
@@ -82,7 +82,7 @@ def queue(uid: str) -> Outcome:
 
 
 def _elsewhere(scheduler: object, scheduler_id: str) -> v.SchedulerJob | None:
-    """A job that left the queue, from accounting; None when nobody knows it (the reconciler decides what that means)."""
+    """A job that left the queue, from accounting; None when nobody knows it (the reconciler decides)."""
     try:
         return scheduler.job(scheduler_id)  # type: ignore[attr-defined, no-any-return]
     except NotFound:

@@ -143,7 +143,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Anything in the account that carries our uid tag; ``kind`` is instance, placement-group, launch-template or network-interface."""
+    """Anything in the account that carries our uid tag.
+
+    ``kind`` is instance, placement-group, launch-template or network-interface.
+    """
 
     kind: str
     provider_id: str
@@ -188,7 +191,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerNode:
-    """A node as the scheduler sees it; ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …)."""
+    """A node as the scheduler sees it.
+
+    ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …).
+    """
 
     name: str
     state: str

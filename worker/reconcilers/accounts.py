@@ -5,7 +5,6 @@ from __future__ import annotations
 from apps.connections.selectors import account_by_uid
 from apps.connections.services import account_observe
 from apps.intents.services import intent_ask
-
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers.errors import ProviderError

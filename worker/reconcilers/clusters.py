@@ -6,7 +6,6 @@ from apps.clusters import observations
 from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import ClusterPhase
 from apps.intents.services import intent_ask
-
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers.errors import ProviderError

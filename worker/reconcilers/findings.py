@@ -11,7 +11,6 @@ from apps.health.services import finding_responded, is_fatal, newly_faulty_nodes
 from apps.health.states import LIVE
 from apps.jobs.observations import attempts_evict
 from apps.teams.permissions import system_actor
-
 from worker.engine import DONE, Outcome
 
 ACTOR = system_actor("health")

@@ -17,7 +17,6 @@ from apps.clusters.models import Fleet
 from apps.clusters.selectors import fleet_by_uid, live_nodes
 from apps.clusters.states import FleetPhase, NodePhase
 from apps.core import clock, ids
-
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
@@ -139,7 +138,7 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.LAUNCHING,
-        f"launch template {template.provider_id} version {template.version} with {len(spec.interfaces)} interfaces a node",
+        f"launch template {template.provider_id} version {template.version}, {len(spec.interfaces)} interfaces a node",
         launch_template_id=template.provider_id,
         launch_template_version=template.version,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.conf import settings
+
 from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.jobs import observations as obs
@@ -16,8 +18,6 @@ from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state
 from apps.jobs.selectors import current_attempt, job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobPhase
-from django.conf import settings
-
 from worker import doors
 from worker.collectors.slurm import seen_of
 from worker.engine import DONE, Outcome, again

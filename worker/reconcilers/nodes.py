@@ -6,7 +6,6 @@ from apps.clusters import observations
 from apps.clusters.selectors import node_by_uid
 from apps.clusters.states import NodePhase
 from apps.intents.services import intent_ask
-
 from worker import doors
 from worker.engine import DONE, Outcome
 from worker.providers.errors import NotFound, Unsupported

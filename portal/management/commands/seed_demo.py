@@ -5,6 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
 from apps.costs.models import Budget
 from apps.costs.services import budget_set
 from apps.quotas.models import Quota
@@ -13,9 +17,6 @@ from apps.teams.models import Team, User
 from apps.teams.permissions import system_actor
 from apps.teams.services import membership_set, team_ensure
 from apps.teams.states import PlatformRole, TeamRole
-from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
-from django.db import transaction
 
 #: For the demo alone; production refuses to seed it.
 PASSWORD = "quarterdeck-demo"  # noqa: S105

@@ -86,7 +86,6 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
         "cpus_per_task": request.cpus_per_task,
         "time_limit": request.time_limit_min,
         "current_working_directory": request.working_directory,
-        "requeue": request.requeue,
     }
     for key, value in (
         ("account", request.account),
@@ -100,6 +99,9 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
         # A list [least, most] is described for this version, and read as one node by it.
         job["nodes"] = request.nodes
         job["environment"] = environment
+        if not request.requeue:
+            # "requeue": false is taken by this version and does nothing.
+            job["no_requeue"] = True
         if request.gpus_per_node:
             job["gres"] = f"gpu:{gpu}"
         if request.memory_per_node_mib:
@@ -109,6 +111,7 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
             job["exclude_nodes"] = ",".join(request.excluded_nodes)
     else:
         job["nodes"] = str(request.nodes)
+        job["requeue"] = request.requeue
         job["time_limit"] = _set(request.time_limit_min)
         job["environment"] = [f"{key}={value}" for key, value in environment.items()]
         if request.gpus_per_node:

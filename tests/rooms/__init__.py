@@ -1,0 +1,1 @@
+"""Tests of one room each, with a database."""
