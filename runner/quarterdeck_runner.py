@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Run a job's command unchanged while reporting its output, progress, checkpoints and end to the portal.
 
-    python3 quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
-    python3 quarterdeck_runner.py --drain SPOOL_DIR
+    python3 -I quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
+    python3 -I quarterdeck_runner.py --drain SPOOL_DIR
 
-One file, Python 3.8 or later, standard library only: it is copied to the job's nodes. Its one rule: the job comes
-first. Output passes through byte for byte, signals are forwarded, the command's end is the runner's end, and no
-fault of the portal, the network, the disk or of this file stops or slows the command.
+-I because a job's PYTHONPATH may hold a module named like one of the standard library. One file, Python 3.8 or later,
+standard library only: it is copied to the job's nodes. Its one rule: the job comes first. Output passes through byte
+for byte, signals are forwarded, the command's end is the runner's end, and no fault of the portal, the network, the
+disk or of this file stops or slows the command.
 
 Processes and threads
     main thread   starts the command, forwards signals, waits; touches no disk and no network
@@ -290,7 +291,7 @@ class Spool:
             self.last_seq += 1
             line = encode(self.last_seq, utc(at), kind, data)
             if not self.write_to_disk(line):
-                if not self.segments or self.segments[-1].lines is None:
+                if not self.segments or self.segments[-1].lines is None or self.segments[-1].condensed:
                     self.segments.append(Segment(line.seq, lines=[]))
                 segment = self.segments[-1]
                 assert segment.lines is not None
@@ -481,7 +482,10 @@ class Tap:
         with self.lock:
             if not self.chunks:
                 self.first_at = time.time()
-            self.chunks.append(data)
+            if self.chunks and len(self.chunks[-1]) < 4096:
+                self.chunks[-1] += data  # a byte at a time must not become a million objects
+            else:
+                self.chunks.append(data)
             self.waiting += len(data)
             while self.waiting > MEMORY_BYTES:
                 gone = len(self.chunks.popleft())
@@ -1037,7 +1041,7 @@ class Poster:
         self.token = token
         self.opener: urllib.request.OpenerDirector | None = None
         self.hurry = threading.Event()
-        self.stopped = not (url and token)
+        self.stopped = not (token and url.startswith(("http://", "https://")))
         self.done = threading.Event()
         self.rejected: set[int] = set()
         self.failures = 0
@@ -1062,9 +1066,10 @@ class Poster:
             if delay_s == 0 and not self.hurry.is_set():
                 delay_s = interval_s - (time.monotonic() - began)  # a full batch comes back with a negative delay
             if delay_s > 0:
-                self.hurry.wait(min(delay_s, 1.0) if self.hurry.is_set() else delay_s)
                 if self.hurry.is_set():
-                    time.sleep(min(delay_s, 0.2))
+                    time.sleep(min(delay_s, 1.0))
+                else:
+                    self.hurry.wait(delay_s)
         self.done.set()
 
     def guarded_step(self) -> float:
@@ -1289,7 +1294,10 @@ class Run:
         if self.guardian > 0:
             try:
                 os.write(self.lifeline, b"q")
-                os.waitpid(self.guardian, 0)
+                for _ in range(50):  # bounded: a stopped guardian must not hold the job
+                    if os.waitpid(self.guardian, os.WNOHANG)[0]:
+                        break
+                    time.sleep(0.005)
             except OSError:
                 pass
 
@@ -1460,8 +1468,9 @@ class Run:
 
     def finish(self, wake: int) -> None:
         """Pass the rest through, post for at most QD_FLUSH_S, then end as the command ended. Does not return."""
-        for thread in self.pumps:
-            thread.join()  # ends with the pipe, or 0.2 s after the last byte
+        while any(thread.is_alive() for thread in self.pumps):  # they end with the pipe, or 0.2 s after the last byte
+            if any(signum != signal.SIGCHLD for signum in self.signals(wake, 0.01)):
+                break  # whoever reads the output is stuck, and the job is asked to go
         self.guarded(self.let_go)
         self.ended.set()
         self.urgent.set()

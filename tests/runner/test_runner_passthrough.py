@@ -247,3 +247,28 @@ def test_the_file_is_python_3_8_and_standard_library_only():
             assert name.split(".")[0] in sys.stdlib_module_names
         if isinstance(node, ast.Attribute):
             assert node.attr not in {"removeprefix", "removesuffix", "bit_count", "walrus", "is_relative_to"}
+
+
+def test_a_jobs_python_path_cannot_break_the_runner(bench, recorder, tmp_path):
+    for name in ("json", "socket", "urllib", "subprocess"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)\n")
+    done = subprocess.run(
+        [PYTHON, "-I", str(RUNNER), "--", "sh", "-c", "echo $PYTHONPATH; exit 3"],
+        env={**bench.environment, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.decode()) == (3, f"{tmp_path}\n")
+    assert recorder.kind("exit")[0]["code"] == 3
+
+
+def test_asked_to_go_while_nobody_reads_its_output(bench, recorder):
+    reading, writing = os.pipe()  # a pipe that is never read: the last bytes stay stuck in it
+    process = bench.start("head", "-c", "100000", "/dev/zero", stdout=writing, env={"QD_FLUSH_S": "1"})
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=10)
+    os.close(reading)
+    os.close(writing)
