@@ -358,9 +358,9 @@ class Api:
             return self._json(call, {}, status=500, errors=[entry])
         if refused is None:
             return self._json(call, {"status": []})
-        error = {"string": refused.text, "code": refused.code, "message": refused.text}
+        told = {"string": refused.text, "code": refused.code, "message": refused.text}
         known = refused.code != 2017
-        one = {"error": error, "step_id": text, "job_id": shapes.number(job_id if known else None)}
+        one = {"error": told, "step_id": text, "job_id": shapes.number(job_id if known else None)}
         return self._json(call, {"status": [one]})
 
     def _node_update(self, call: Call, name: str) -> Reply:

@@ -64,6 +64,7 @@ OLD_KEYS = frozenset(
         "name",
         "nice",
         "no_kill",
+        "no_requeue",
         "nodes",
         "open_mode",
         "oversubscribe",
@@ -230,7 +231,7 @@ def _common(body: Mapping[str, Any], job: Mapping[str, Any], user: str, default_
         "cpus_per_task": max(1, _number(job.get("cpus_per_task"), 1)),
         "memory_mib": _number(job.get("memory_per_node"), 0),
         "time_limit_min": _number(job.get("time_limit"), default_time_min),
-        "requeue": bool(job.get("requeue", True)),
+        "requeue": True,
     }
 
 
@@ -269,6 +270,8 @@ def read_old(body: Any, user: str, default_time_min: int) -> Submission:
     gpu_type, gpus = _gpus(job.get("gres"))
     fields |= {
         "environment": {str(key): str(value) for key, value in environment.items()},
+        # "requeue": false is taken and ignored by this version.
+        "requeue": str(job.get("no_requeue", "false")).lower() != "true",
         "node_count": nodes,
         "gpu_type": gpu_type,
         "gpus_per_node": gpus,
@@ -314,6 +317,7 @@ def read_new(body: Any, user: str, default_time_min: int) -> Submission:
         "node_count": nodes,
         "gpu_type": gpu_type,
         "gpus_per_node": gpus,
+        "requeue": bool(job.get("requeue", True)),
         # This version runs one task a node when only tasks_per_node is given.
         "tasks": _number(job.get("tasks"), nodes),
         "excluded": expand(excluded) if isinstance(excluded, str) else [str(name) for name in excluded],

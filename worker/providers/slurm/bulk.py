@@ -47,6 +47,7 @@ class BulkReader:
         self._states: dict[str, str] = {}
         self._known = False
         self._changed_at: datetime | None = None
+        self._handed_at = datetime.min.replace(tzinfo=UTC)
         self._offset_s = 0.0
         self._offset_checked = float("-inf")
 
@@ -58,8 +59,9 @@ class BulkReader:
         else:
             size, as_of = self._by_update_time(since if self._covers(since) else None)
         unchanged = self._covers(since)
+        self._handed_at = max(as_of, self._handed_at)
         return v.QueueRead(
-            as_of=as_of if self._changed_at is None else max(as_of, self._changed_at),
+            as_of=self._handed_at,
             jobs=None if unchanged else tuple(self._jobs.values()),
             read_s=time.monotonic() - began,
             size_bytes=size,
@@ -70,11 +72,12 @@ class BulkReader:
         return since is not None and self._changed_at is not None and since >= self._changed_at
 
     def _mark_changed(self, as_of: datetime) -> datetime:
-        """Remember the change under an instant later than any handed out, though Slurm's clock has whole seconds."""
-        if self._changed_at is not None and as_of <= self._changed_at:
-            as_of = self._changed_at + timedelta(microseconds=1)
-        self._changed_at = as_of
-        return as_of
+        """Remember the change under an instant later than any handed out, though Slurm's clock has whole seconds.
+
+        Else a change in the second of an earlier, quiet read would count as seen.
+        """
+        self._changed_at = max(as_of, self._handed_at + timedelta(microseconds=1))
+        return self._changed_at
 
     # --- all details -----------------------------------------------------------------------------
 
