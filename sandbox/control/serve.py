@@ -26,7 +26,7 @@ from sandbox.world import World
 
 if TYPE_CHECKING:
     from sandbox.dcgm import DcgmServer
-    from sandbox.slurm import SlurmServer
+    from sandbox.slurm.server import SlurmServer
 
 STATE_FILE: Final = "sandbox.json"
 SLURM_USER: Final = "quarterdeck"
@@ -106,7 +106,7 @@ def _aws(options: argparse.Namespace, world: World) -> AwsServer:
 
 
 def _slurm(options: argparse.Namespace, world: World, key: bytes) -> SlurmServer:
-    from sandbox.slurm import SlurmServer
+    from sandbox.slurm.server import SlurmServer
 
     return SlurmServer(world, options.host, options.slurm_port, options.state_dir / "slurm", key)
 
@@ -212,6 +212,7 @@ def _describe(
             "token": token,
             "token_file": str(_private(state_dir / "slurm.jwt", token)),
             "jwt_key_file": str(key_file),
+            "scontrol": slurm.scontrol_command(),
         }
         urls["slurm"] = slurm.url
     _private(state_dir / STATE_FILE, json.dumps(found, indent=2))

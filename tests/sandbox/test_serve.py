@@ -19,6 +19,7 @@ from tests.contract.compute_contract import Fleet, wait_for
 from tests.stack import ROOT, SandboxFailed, sandbox_command, sandbox_stack, stop
 from worker.providers import values as v
 from worker.providers.aws import Ec2Compute
+from worker.providers.slurm import SlurmScheduler
 
 
 def get(url: str) -> str:
@@ -55,6 +56,47 @@ def children_of(session: int) -> list[int]:
     return found
 
 
+def processes_with(mark: str) -> list[int]:
+    """Processes that carry a variable in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark.encode() in variables:
+                found.append(int(entry.name))
+    return found
+
+
+def sleeper(folder: Path, mark: str) -> v.SubmitRequest:
+    return v.SubmitRequest(
+        script="#!/bin/bash\nsleep 300\n",
+        name="sleeper",
+        comment=mark,
+        partition="gpu",
+        nodes=2,
+        gpus_per_node=8,
+        gpu_type="h100",
+        tasks_per_node=1,
+        cpus_per_task=1,
+        memory_per_node_mib=1024,
+        time_limit_min=10,
+        working_directory=str(folder),
+        environment={"PATH": os.environ["PATH"], "QD_TEST_MARK": mark},
+    )
+
+
+def scheduler_of(found: dict[str, Any]) -> SlurmScheduler:
+    slurm = found["slurm"]
+    return SlurmScheduler(v.SchedulerAccess(slurm["url"], slurm["user_name"], slurm["token"]))
+
+
+def nodes_of(found: dict[str, Any]) -> list[str]:
+    return sorted(node["name"] for node in state(found)["nodes"])
+
+
 def test_story(tmp_path: Path) -> None:
     with sandbox_stack(tmp_path) as found:
         assert found["aws"]["subnet_id"] == "subnet-0a0000000000000a1"
@@ -65,29 +107,37 @@ def test_story(tmp_path: Path) -> None:
         assert compute.identity().account_id == found["aws"]["account_id"]
         launched = compute.launch(fleet.request(fleet.prepare(compute), count=2))
         names = sorted(i.name for i in launched)
-        wait_for(lambda: sorted(n["name"] for n in state(found)["nodes"]) == names, "both nodes joined")
+        wait_for(lambda: nodes_of(found) == names, "both nodes joined")
         page = get(found["dcgm"]["url_template"].format(node=names[0]))
         assert "DCGM_FI_DEV_GPU_TEMP" in page
-        request = urllib.request.Request(
-            f"{found['slurm']['url']}/slurm/v0.0.42/nodes",
-            headers={"X-SLURM-USER-NAME": found["slurm"]["user_name"], "X-SLURM-USER-TOKEN": found["slurm"]["token"]},
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
-            assert sorted(n["name"] for n in json.loads(answer.read())["nodes"]) == names
+        assert sorted(node.name for node in scheduler_of(found).nodes()) == names
         assert names[0] in get(f"{found['control']['url']}/")
         fleet.tear_down(compute)
-        wait_for(lambda: state(found)["nodes"] == [], "nodes left")
+        wait_for(lambda: nodes_of(found) == [], "nodes left")
+        assert scheduler_of(found).nodes() == ()
         census = json.loads(get(f"{found['control']['url']}/api/census"))
-        assert [census[k] for k in ("instances", "placement_groups", "launch_templates", "network_interfaces")] == [
-            0
-        ] * 4
-        pid, port = found["pid"], int(found["aws"]["endpoint_url"].rpartition(":")[2])
+        counted = ("instances", "placement_groups", "launch_templates", "network_interfaces", "volumes")
+        assert {census[key] for key in counted} == {0}
+
+
+def test_stop_ends_everything_in_time(tmp_path: Path) -> None:
+    with sandbox_stack(tmp_path) as found:
+        compute, fleet = compute_of(found), fleet_of(found)
+        compute.launch(fleet.request(fleet.prepare(compute), count=2))
+        wait_for(lambda: len(nodes_of(found)) == 2, "both nodes joined")
+        mark = f"QD_TEST_MARK={fleet.uid}"
+        scheduler_of(found).submit(sleeper(tmp_path, fleet.uid))
+        wait_for(lambda: [job["state"] for job in state(found)["jobs"]] == ["RUNNING"], "the job runs")
+        wait_for(lambda: processes_with(mark) != [], "the job has processes")
+        assert "sleeper" in get(f"{found['control']['url']}/fragment")
         stopped_at = time.monotonic()
     assert time.monotonic() - stopped_at < 5
-    assert children_of(pid) == []
+    assert children_of(found["pid"]) == []
+    assert processes_with(mark) == []
     assert not (tmp_path / "sandbox.json").exists()
+    assert "sandbox: stopped" in (tmp_path / "sandbox.log").read_text()
     with socket.socket() as again:
-        again.bind(("127.0.0.1", port))
+        again.bind(("127.0.0.1", int(found["aws"]["endpoint_url"].rpartition(":")[2])))
 
 
 def test_without_slurm(tmp_path: Path) -> None:
