@@ -103,14 +103,15 @@ def _database() -> dict[str, Any]:
     if not url:
         return {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": VAR_DIR / "quarterdeck.sqlite3",
+            "NAME": os.environ.get("QD_SQLITE_FILE") or VAR_DIR / "quarterdeck.sqlite3",
             "OPTIONS": {
                 # A writer takes its lock at BEGIN, so two writers queue instead of failing half-way.
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 20,
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
             },
-            "TEST": {"NAME": os.environ.get("QD_TEST_DATABASE_FILE") or None},
+            # A file, not memory: several processes and threads of one test share it.
+            "TEST": {"NAME": VAR_DIR / "test.sqlite3"},
         }
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
@@ -224,6 +225,8 @@ for _prefix, _path in (
 ):
     if _path.is_dir():
         STATICFILES_DIRS.append((_prefix, _path))
+#: Lucide's drawings, which the ``icon`` tag puts into the page: no sprite of half a megabyte is loaded.
+ICONS_DIR = _modules / "lucide-static/icons"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

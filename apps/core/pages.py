@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import structlog
 from django.contrib import messages
@@ -30,6 +31,8 @@ def error_page(request: HttpRequest, status: int, title: str, detail: str) -> Ht
         "title": title,
         "detail": detail,
         "request_id": getattr(request, "request_id", ""),
+        # When our side is broken the frame, which reads the database, must not break the answer too.
+        "bare": status >= 500,
     }
     response = render(request, template, context, status=status)
     if getattr(request, "htmx", False):
@@ -51,6 +54,16 @@ def refusal_page(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     return error_page(request, refusal.status, titles.get(refusal.status, _("Declined")), refusal.detail)
 
 
+def sign_in_first(request: HttpRequest) -> HttpResponse:
+    """To the sign-in page and back; a fragment sends the whole page there instead of showing it inside itself."""
+    if getattr(request, "htmx", False):
+        back = urlsplit(request.headers.get("HX-Current-URL", "")).path or "/"
+        response = HttpResponse(status=204)
+        response["HX-Redirect"] = redirect_to_login(back).url
+        return response
+    return redirect_to_login(request.get_full_path())
+
+
 class Page(View):
     """A page: declares ``right`` (a right's name, SIGNED_IN or PUBLIC) and answers refusals in words."""
 
@@ -69,7 +82,7 @@ class Page(View):
         self.actor = actor_of(request)
         if self.right != PUBLIC:
             if not self.actor.is_known:
-                return redirect_to_login(request.get_full_path())
+                return sign_in_first(request)
             if self.right != SIGNED_IN and not self.actor.holds(self.right):
                 return refusal_page(request, Forbidden(_("Your roles do not include this. A team lead or admin can.")))
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import ROUND_HALF_UP, Decimal
 
+from django.utils.translation import gettext as _
+
 CENT = Decimal("0.01")
 
 
 def duration(seconds: float | timedelta | None) -> str:
-    """Like ``2 h 14 min``, ``3 min 20 s`` or ``12 s``; a dash when unknown."""
+    """Like ``2 h 14 min``, ``3 min 20 s`` or ``12 s`` in the language in force; a dash when unknown."""
     if seconds is None:
         return "–"
     if isinstance(seconds, timedelta):
@@ -19,12 +21,13 @@ def duration(seconds: float | timedelta | None) -> str:
     hours, rest = divmod(rest, 3_600)
     minutes, secs = divmod(rest, 60)
     if days:
-        return f"{days} d {hours} h" if hours else f"{days} d"
+        return _("%(d)s d %(h)s h") % {"d": days, "h": hours} if hours else _("%(d)s d") % {"d": days}
     if hours:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+        return _("%(h)s h %(m)s min") % {"h": hours, "m": minutes} if minutes else _("%(h)s h") % {"h": hours}
     if minutes:
-        return f"{minutes} min {secs} s" if secs and minutes < 10 else f"{minutes} min"
-    return f"{secs} s"
+        fine = secs and minutes < 10
+        return _("%(m)s min %(s)s s") % {"m": minutes, "s": secs} if fine else _("%(m)s min") % {"m": minutes}
+    return _("%(s)s s") % {"s": secs}
 
 
 def usd(amount: Decimal | None, places: int = 2) -> str:

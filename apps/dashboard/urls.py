@@ -1,7 +1,13 @@
-"""Addresses of the pages of dashboard."""
+"""Addresses of home, search and the language button."""
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.dashboard.views import HomePage, Language, Search
+
+urlpatterns: list[URLPattern] = [
+    path("", HomePage.as_view(), name="home"),
+    path("search", Search.as_view(), name="search"),
+    path("language", Language.as_view(), name="language"),
+]
