@@ -29,6 +29,7 @@ class Recorder:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.attempts = 0
+        self.strays: list[tuple[str, str | None]] = []
         self.events: list[dict[str, Any]] = []
         self.seen: dict[str, int] = {}
         self.poison: set[str] = set()
@@ -41,6 +42,10 @@ class Recorder:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 recorder.answer(self, body)
+
+            def do_GET(self) -> None:
+                recorder.strays.append((self.path, self.headers["Authorization"]))
+                self.send_error(404)
 
             def log_message(self, *arguments: Any) -> None:
                 pass

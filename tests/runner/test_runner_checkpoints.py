@@ -118,6 +118,15 @@ def test_a_torn_dcp_folder_is_not_called_complete(watcher, told, leftover, conte
     assert told[-1][1]["facts"]["dcp_metadata_ok"] is complete
 
 
+def test_an_older_metadata_beside_a_newer_half_written_one_is_torn(watcher, told):
+    step = watcher.root / "step-5"
+    step.mkdir()
+    for name in ("__0_0.distcp", ".metadata", ".metadata.tmp"):
+        (step / name).write_bytes(b"x")
+    watcher.scan()
+    assert told[-1][1]["facts"]["dcp_metadata_ok"] is False
+
+
 @pytest.mark.parametrize("name", ["step-7", "step_7", "checkpoint-7", "global_step7", "iter_0000007"])
 def test_the_usual_names_are_found_also_one_folder_deeper(watcher, told, name):
     (watcher.root / "run-a" / name).mkdir(parents=True)

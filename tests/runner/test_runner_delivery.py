@@ -37,6 +37,7 @@ def test_an_absent_portal_delays_and_loses_nothing(bench, recorder, mode):
     assert recorder.text("stdout") == TICKED
     assert sequence(recorder) == list(range(1, len(recorder.events) + 1))
     assert recorder.events[-1]["kind"] == "exit"
+    assert recorder.strays == [], "the token follows no redirect"
 
 
 def test_nobody_listens_at_first(bench, recorder):

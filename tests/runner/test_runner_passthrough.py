@@ -97,7 +97,7 @@ names = {getattr(signal, "SIG" + name): name for name in ("TERM", "INT", "USR1",
 for number in names:
     signal.signal(number, lambda n, f: got.append(names[n]))
 print("ready", flush=True)
-deadline = time.time() + 10
+deadline = time.time() + 20
 while "TERM" not in got and time.time() < deadline:
     time.sleep(0.01)
 time.sleep(0.5)
@@ -110,14 +110,15 @@ sys.exit(7)
 def test_signals_reach_the_command_exactly_once(bench, recorder, whole_group):
     process = bench.start(sys.executable, "-c", COUNTER)
     recorder.wait(lambda: "ready" in recorder.text("stdout"))
-    for signum in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT, signal.SIGTERM):
+    # Several times the same: a second copy can come so soon after the first that the two count as one.
+    for signum in (*[signal.SIGUSR1] * 8, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT, signal.SIGTERM):
         if whole_group:
             os.killpg(process.pid, signum)
         else:
             os.kill(process.pid, signum)
         time.sleep(0.3)
     stdout, _ = process.communicate(timeout=20)
-    assert stdout.decode().split()[1] == "USR1,INT,USR2,CONT,TERM"
+    assert stdout.decode().split()[1] == "USR1," * 8 + "INT,USR2,CONT,TERM"
     assert process.returncode == 7
 
 
