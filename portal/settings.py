@@ -299,7 +299,12 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "main"}},
     "root": {"handlers": ["stderr"], "level": CONFIG.log_level if ENV != "test" else "WARNING"},
-    "loggers": {"django.request": {"level": "ERROR"}, "httpx2": {"level": "WARNING"}, "botocore": {"level": "WARNING"}},
+    "loggers": {
+        "django_structlog": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},
+        "httpx2": {"level": "WARNING"},
+        "botocore": {"level": "WARNING"},
+    },
 }
 structlog.configure(
     processors=[

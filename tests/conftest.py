@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-os.environ.setdefault("QD_ENV", "test")
-
-import pytest  # noqa: E402
+import pytest
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +36,10 @@ def _reseed() -> None:
     """Rows that migrations made and an earlier test's flush removed."""
     import importlib
 
+    from django.apps import apps as registry
+
     from apps.health.models import XidCode
     from apps.jobs.models import JobTemplate
-    from django.apps import apps as registry
 
     if not XidCode.objects.exists():
         importlib.import_module("apps.health.migrations.0003_xid_catalogue").forwards(registry, None)

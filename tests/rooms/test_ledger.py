@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import DatabaseError, transaction
+
 from apps.costs import services as ledger
 from apps.costs.models import Account, Posting
 from apps.costs.selectors import ledger_check, standing_of, sums_of
@@ -15,8 +17,6 @@ from apps.jobs.models import Attempt, Job
 from apps.jobs.services import JobSpec, job_submit
 from apps.quotas.services import QuotaExceeded, quota_set
 from apps.teams.permissions import system_actor
-from django.db import DatabaseError, transaction
-
 from tests.conftest import actor_of
 
 pytestmark = pytest.mark.django_db

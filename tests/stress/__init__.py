@@ -1,0 +1,1 @@
+"""Many processes at once, some of them killed."""

@@ -1,0 +1,179 @@
+"""A scheduler and a cloud in memory that count calls and can be told to fail next; the contract suites hold the real ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from apps.core import clock
+from worker.providers import values as v
+from worker.providers.errors import NotFound
+
+
+class Crash(BaseException):
+    """Stands for kill -9: nothing in the worker may catch it."""
+
+
+@dataclass
+class Calls:
+    """Counts calls; ``fail_next[name]`` is raised before the call, ``crash_after[name]`` once it took effect."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    fail_next: dict[str, BaseException] = field(default_factory=dict)
+    crash_after: dict[str, BaseException] = field(default_factory=dict)
+
+    def before(self, name: str) -> None:
+        self.counts[name] += 1
+        error = self.fail_next.pop(name, None)
+        if error is not None:
+            raise error
+
+    def after(self, name: str) -> None:
+        error = self.crash_after.pop(name, None)
+        if error is not None:
+            raise error
+
+
+class FakeScheduler:
+    """Slurm in memory."""
+
+    def __init__(self) -> None:
+        self.calls = Calls()
+        self.jobs: dict[str, v.SchedulerJob] = {}
+        self.requests: dict[str, v.SubmitRequest] = {}
+        self.drained: dict[str, str] = {}
+        self.version = 0
+        self._ids = itertools.count(100)
+
+    def info(self) -> v.SchedulerInfo:
+        self.calls.before("info")
+        return v.SchedulerInfo("lab", "22.05.8", "v0.0.38")
+
+    def partitions(self) -> tuple[v.Partition, ...]:
+        return (v.Partition("gpu", ("p5-1", "p5-2", "p5-3", "p5-4"), 10080, True, "UP"),)
+
+    def nodes(self) -> tuple[v.SchedulerNode, ...]:
+        self.calls.before("nodes")
+        return tuple(
+            v.SchedulerNode(
+                name=f"p5-{i}",
+                state="IDLE",
+                flags=("DRAIN",) if f"p5-{i}" in self.drained else (),
+                gpu_type="h100",
+                gpus=8,
+                gpus_used=0,
+                cpus=192,
+                memory_mib=2_000_000,
+                reason=self.drained.get(f"p5-{i}", ""),
+                partitions=("gpu",),
+            )
+            for i in range(1, 5)
+        )
+
+    def queue(self, since: datetime | None = None) -> v.QueueRead:
+        self.calls.before("queue")
+        return v.QueueRead(clock.now(), tuple(self.jobs.values()))
+
+    def job(self, scheduler_id: str) -> v.SchedulerJob:
+        self.calls.before("job")
+        if scheduler_id not in self.jobs:
+            raise NotFound("no such job", source="slurm")
+        return self.jobs[scheduler_id]
+
+    def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
+        self.calls.before("jobs_by_comment")
+        return tuple(j for j in self.jobs.values() if j.comment == comment)
+
+    def submit(self, request: v.SubmitRequest) -> v.SubmitReceipt:
+        self.calls.before("submit")
+        uid = str(next(self._ids))
+        self.requests[uid] = request
+        self.jobs[uid] = v.SchedulerJob(
+            scheduler_id=uid,
+            name=request.name,
+            comment=request.comment,
+            user_name="qd",
+            account="",
+            partition=request.partition,
+            state="PENDING",
+            reason="Resources",
+            nodes=(),
+            node_count=request.nodes,
+            gpus=request.nodes * request.gpus_per_node,
+            submitted_at=clock.now(),
+            started_at=None,
+            ended_at=None,
+            expected_start_at=None,
+            time_limit_min=request.time_limit_min,
+            exit_code=None,
+            signal=None,
+        )
+        self.calls.after("submit")
+        return v.SubmitReceipt(uid)
+
+    def cancel(self, scheduler_id: str) -> None:
+        self.calls.before("cancel")
+        if scheduler_id not in self.jobs:
+            raise NotFound("no such job", source="slurm")
+        self.end(scheduler_id, "CANCELLED")
+        self.calls.after("cancel")
+
+    def requeue(self, scheduler_id: str) -> None:
+        self.calls.before("requeue")
+
+    def node_drain(self, name: str, reason: str) -> None:
+        self.calls.before("node_drain")
+        self.drained[name] = reason
+        self.calls.after("node_drain")
+
+    def node_resume(self, name: str) -> None:
+        self.calls.before("node_resume")
+        self.drained.pop(name, None)
+
+    # --- what a test makes happen ---
+
+    def run(self, scheduler_id: str, nodes: Sequence[str]) -> None:
+        self._set(scheduler_id, state="RUNNING", reason="", nodes=tuple(nodes), started_at=clock.now())
+
+    def end(self, scheduler_id: str, state: str, exit_code: int | None = None) -> None:
+        self._set(scheduler_id, state=state, ended_at=clock.now(), exit_code=exit_code)
+
+    def _set(self, scheduler_id: str, **columns: Any) -> None:
+        self.jobs[scheduler_id] = replace(self.jobs[scheduler_id], **columns)
+
+
+class FakeExporter:
+    """Pages by node name."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, v.ExporterPage] = {}
+        self.counts: Counter[str] = Counter()
+
+    def read(self, url: str, node: str) -> v.ExporterPage:
+        self.counts[node] += 1
+        if node not in self.pages:
+            self.pages[node] = page(node)
+        return self.pages[node]
+
+
+def page(node: str, xids: Mapping[int, Mapping[int, int]] | None = None, off_bus: Sequence[int] = ()) -> v.ExporterPage:
+    """A page of 8 GPUs; ``xids`` maps a GPU's index to counts by code."""
+    gpus = tuple(
+        v.GpuSample(
+            index=i,
+            uuid=f"GPU-{node}-{i}",
+            model="NVIDIA H100 80GB HBM3",
+            pci_bus_id=f"00000000:{i}3:00.0",
+            node=node,
+            job_id="",
+            temperature_c=None if i in off_bus else 50.0 + i,
+            power_w=None if i in off_bus else 600.0,
+            xid_counts=dict((xids or {}).get(i, {})),
+        )
+        for i in range(8)
+    )
+    return v.ExporterPage(node, clock.now(), gpus, ())

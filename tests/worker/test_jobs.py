@@ -1,0 +1,263 @@
+"""A job's life through the reconciler: submitted once, followed, charged, ended, restarted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+
+from apps.audit.models import Event
+from apps.checkpoints.services import checkpoint_report
+from apps.core import clock
+from apps.costs.selectors import ledger_check, standing_of
+from apps.costs.services import budget_set
+from apps.costs.states import Unit
+from apps.intents.models import Intent
+from apps.jobs.models import Attempt, Job
+from apps.jobs.observations import attempt_stop
+from apps.jobs.sentences import job_sentence
+from apps.jobs.services import job_stop
+from apps.teams.permissions import system_actor
+from tests.conftest import actor_of
+from tests.worker.fakes import Crash, FakeScheduler
+from worker.providers.errors import InvalidRequest, Unavailable
+
+pytestmark = pytest.mark.django_db
+
+
+def fresh(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def last(job: Job) -> Attempt:
+    return Attempt.objects.filter(job=job).order_by("-number").first()  # type: ignore[return-value]
+
+
+def make_due() -> None:
+    Intent.objects.update(due_at=clock.now(), leased_until=None, lease="")
+
+
+def test_submit_run_succeed(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    work()
+    assert fresh(job).phase == "QUEUED"
+    assert scheduler.requests["100"].comment == last(job).uid
+    tick(job.cluster)
+    assert "it needs" in job_sentence(fresh(job)) or "free" in job_sentence(fresh(job))
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    assert fresh(job).phase == "RUNNING"
+    assert last(job).nodes == ["p5-1", "p5-2"]
+    scheduler.end("100", "COMPLETED", 0)
+    tick(job.cluster)
+    ended = fresh(job)
+    assert (ended.phase, ended.exit_code) == ("SUCCEEDED", 0)
+    assert standing_of(job.team, Unit.USD).held == 0
+    assert standing_of(job.team, Unit.GPUS).held == 0
+    assert ledger_check().is_balanced
+    assert not Intent.objects.filter(kind="job.reconcile").exists()
+
+
+def test_killed_between_submit_and_save_runs_once(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    scheduler.calls.crash_after["submit"] = Crash()
+    with pytest.raises(Crash):
+        work()
+    assert last(job).phase == "SUBMITTING"
+    assert len(scheduler.jobs) == 1
+    make_due()
+    work()
+    assert last(job).phase == "QUEUED"
+    assert last(job).scheduler_id == "100"
+    assert scheduler.calls.counts["submit"] == 1
+
+
+def test_a_timed_out_submit_that_made_nothing_is_sent_again_after_the_doubt(
+    job: Job, scheduler: FakeScheduler, work: Any
+) -> None:
+    scheduler.calls.fail_next["submit"] = Unavailable("no answer", source="slurm")
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+        work()
+        assert last(job).phase == "SUBMITTING"
+        for _ in range(4):
+            clockwork.shift(timedelta(seconds=5))
+            make_due()
+            work()
+        assert scheduler.calls.counts["submit"] == 1
+        clockwork.shift(timedelta(seconds=10))
+        make_due()
+        work()
+    assert scheduler.calls.counts["submit"] == 2
+    assert last(job).phase == "QUEUED"
+    assert len(scheduler.jobs) == 1
+
+
+def test_a_duplicate_of_one_attempt_is_cancelled(job: Job, scheduler: FakeScheduler, work: Any) -> None:
+    scheduler.calls.crash_after["submit"] = Crash()
+    with pytest.raises(Crash):
+        work()
+    scheduler.submit(scheduler.requests["100"])
+    make_due()
+    work()
+    assert last(job).scheduler_id == "100"
+    assert scheduler.jobs["101"].state == "CANCELLED"
+
+
+def test_a_refusal_ends_the_job_with_slurms_words(job: Job, scheduler: FakeScheduler, work: Any) -> None:
+    scheduler.calls.fail_next["submit"] = InvalidRequest("Invalid account", source="slurm")
+    work()
+    ended = fresh(job)
+    assert (ended.phase, ended.reason) == ("FAILED", "Refused")
+    assert "Invalid account" in job_sentence(ended)
+    assert standing_of(job.team, Unit.USD).held == 0
+
+
+def test_a_failed_script_is_not_retried(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.end("100", "FAILED", 3)
+    tick(job.cluster)
+    ended = fresh(job)
+    assert (ended.phase, ended.reason, ended.exit_code) == ("FAILED", "ExitCode", 3)
+    assert "exit code 3" in job_sentence(ended)
+    assert job.attempts.count() == 1
+
+
+def _write_checkpoint(job: Job, step: int) -> None:
+    checkpoint_report(
+        job.series,
+        attempt_uid=last(job).uid,
+        path=f"/work/checkpoints/step-{step}",
+        step=step,
+        files=[{"name": "__0_0.distcp", "size": 10}, {"name": ".metadata", "size": 5}],
+        facts={},
+        changed_at=clock.now(),
+        writer_is_alive=True,
+    )
+
+
+def test_a_node_failure_starts_again_without_the_node_from_the_newest_complete_checkpoint(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    _write_checkpoint(job, 20)
+    _write_checkpoint(job, 40)
+    assert attempt_stop(last(job), "NodeFailure", "p5-2")
+    work()
+    assert scheduler.jobs["100"].state == "CANCELLED"
+    tick(job.cluster)
+    first, second = job.attempts.order_by("number")
+    assert (first.phase, first.stop_node) == ("NODE_FAILED", "p5-2")
+    assert (second.resume_step, second.resume_from) == (40, "/work/checkpoints/step-40")
+    assert second.excluded_nodes == ["p5-2"]
+    request = scheduler.requests["101"]
+    assert request.environment["QD_RESUME_FROM"] == "/work/checkpoints/step-40"
+    assert request.excluded_nodes == ("p5-2",)
+    scheduler.run("101", ["p5-1", "p5-3"])
+    tick(job.cluster)
+    scheduler.end("101", "COMPLETED", 0)
+    tick(job.cluster)
+    assert fresh(job).phase == "SUCCEEDED"
+    assert standing_of(job.team, Unit.USD).held == 0
+    assert ledger_check().is_balanced
+
+
+def test_recovery_without_money_waits_and_goes_on_when_there_is_some(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    budget_set(actor=system_actor(), team=job.team, usd_per_month=1)
+    attempt_stop(last(job), "NodeFailure", "p5-2")
+    work()
+    tick(job.cluster)
+    assert fresh(job).phase == "WAITING_BUDGET"
+    assert "budget" in job_sentence(fresh(job))
+    budget_set(actor=system_actor(), team=job.team, usd_per_month=5000)
+    make_due()
+    work()
+    assert fresh(job).phase == "QUEUED"
+    assert len(scheduler.jobs) == 2
+
+
+def test_no_progress_over_two_recoveries_stops(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    Job.objects.filter(pk=job.pk).update(max_recoveries=10)
+    for number in range(100, 110):
+        work()
+        if fresh(job).has_ended:
+            break
+        scheduler.run(str(number), ["p5-1", "p5-2"])
+        tick(job.cluster)
+        attempt_stop(last(job), "NodeFailure", "")
+        work()
+        tick(job.cluster)
+    assert (fresh(job).phase, fresh(job).reason) == ("FAILED", "NoProgress")
+    assert standing_of(job.team, Unit.GPUS).held == 0
+
+
+def test_cancel_before_submit_never_reaches_slurm(job: Job, owner: Any, scheduler: FakeScheduler, work: Any) -> None:
+    job_stop(actor=actor_of(owner), job=job, kind="cancel")
+    work()
+    assert fresh(job).phase == "CANCELLED"
+    assert scheduler.calls.counts["submit"] == 0
+    assert standing_of(job.team, Unit.USD).held == 0
+
+
+def test_cancel_a_running_job(job: Job, owner: Any, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    job_stop(actor=actor_of(owner), job=job, kind="cancel")
+    job_stop(actor=actor_of(owner), job=job, kind="cancel")
+    work()
+    tick(job.cluster)
+    assert fresh(job).phase == "CANCELLED"
+    assert fresh(job).stop_by == "owner"
+    assert scheduler.calls.counts["cancel"] == 1
+
+
+def test_requeue_starts_a_new_attempt_and_keeps_the_node(
+    job: Job, owner: Any, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    job_stop(actor=actor_of(owner), job=job, kind="requeue")
+    work()
+    tick(job.cluster)
+    assert [a.phase for a in job.attempts.order_by("number")] == ["REQUEUED", "QUEUED"]
+    assert fresh(job).excluded_nodes == []
+    assert fresh(job).recoveries == 0
+
+
+def test_a_job_that_slurm_forgot_is_judged_by_its_runner(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    Attempt.objects.update(runner_exit_code=0)
+    scheduler.jobs.clear()
+    make_due()
+    work()
+    assert fresh(job).phase == "SUCCEEDED"
+
+
+def test_the_collector_writes_nothing_when_nothing_changed(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any, django_assert_max_num_queries: Any
+) -> None:
+    from worker.collectors import slurm
+
+    work()
+    tick(job.cluster)
+    events = Event.objects.count()
+    before = last(job).observed_at
+    with django_assert_max_num_queries(4):
+        slurm.queue(job.cluster.uid)
+    assert last(job).observed_at == before
+    assert Event.objects.count() == events
+    assert scheduler.calls.counts["job"] == 0
