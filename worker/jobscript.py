@@ -47,7 +47,7 @@ base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
 chmod 700 "$qd_dir/script"
 export QD_RUNNER="$qd_dir/quarterdeck_runner.py" QD_SPOOL_DIR="$qd_dir/spool"
 if command -v python3 >/dev/null 2>&1; then
-  exec python3 "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
+  exec python3 -I "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
 fi
 echo "quarterdeck: no python3 on this node; running without live reports" >&2
 exec {interpreter} "$qd_dir/script"

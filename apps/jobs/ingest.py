@@ -151,7 +151,7 @@ def _take(attempt: Attempt, stream: RunnerStream, raw: Mapping[str, Any], now: d
         elif kind == "checkpoint_gone":
             checkpoint_gone(attempt.job.series, str(data["path"]))
         elif kind == "gap":
-            stream.lost_events += int(data.get("events", data.get("dropped", 1)))
+            stream.lost_events += int(data.get("dropped_events", 1))
         else:
             _exit(attempt, stream, data)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -194,7 +194,14 @@ def _number(data: Mapping[str, Any], *names: str) -> float | None:
 
 
 def _progress(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> None:
-    step = data["step"]
+    step = data.get("step")
+    if step is None:
+        # Some programs print a loss per epoch only: the newest figures still go on the job's page.
+        found = {name: _number(data, name) for name in ("loss", "tokens_per_s")}
+        shown = {name: value for name, value in found.items() if value is not None}
+        if shown:
+            Job.objects.filter(pk=attempt.job_id).update(progress_at=at, **shown)
+        return
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62:
         raise ValueError("step")
     total = _number(data, "total_steps")
@@ -239,8 +246,8 @@ def _eta(attempt: Attempt, point: ProgressPoint) -> float | None:
 
 def _checkpoint(attempt: Attempt, data: Mapping[str, Any], at: datetime, skew: timedelta) -> None:
     files = [f for f in data["files"] if isinstance(f, Mapping)][:5000]
-    newest = max((float(f.get("mtime", 0)) for f in files), default=0.0)
-    changed_at = datetime.fromtimestamp(newest, tz=UTC) + skew if newest else at
+    times = [found for f in files if (found := _instant(f.get("mtime"))) is not None]
+    changed_at = max(times) + skew if times else at
     step = data.get("step")
     facts = data.get("facts")
     checkpoint_report(

@@ -1,4 +1,4 @@
-"""A scheduler and a cloud in memory that count calls and can be told to fail next; the contract suites hold the real ones."""
+"""A scheduler and an exporter in memory that count calls and can be told to fail next."""
 
 from __future__ import annotations
 

@@ -44,26 +44,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield facts
 
 
-def find(facts: Any, *words: str) -> str:
-    """The first value in sandbox.json whose key or text fits."""
-    text = json.dumps(facts)
-    for key, value in _walk(facts):
-        if all(w in key for w in words) and isinstance(value, str):
-            return value
-    raise AssertionError(f"{words} not in {text}")
-
-
-def _walk(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _walk(inner, f"{prefix}.{key}")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _walk(inner, f"{prefix}.{index}")
-    else:
-        yield prefix, value
-
-
 class Crashing:
     """The real provider, killed once: after (or before) the n-th changing call."""
 
@@ -97,7 +77,7 @@ def aws(stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     plan: dict[str, Any] = {"crash": "", "when": "after", "done": False, "seen": []}
     real = doors.compute_for
     monkeypatch.setattr(doors, "compute_for", lambda account: Crashing(real(account), plan))
-    monkeypatch.setenv("QD_TEST_AWS", json.dumps({"access_key_id": "AKIATEST", "secret_access_key": "secret"}))
+    monkeypatch.setenv("QD_TEST_AWS", json.dumps({k: stack["aws"][k] for k in ("access_key_id", "secret_access_key")}))
     return plan
 
 
@@ -105,8 +85,8 @@ def aws(stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
 def fleet(stack: dict[str, Any], aws: dict[str, Any], operator: Any) -> Fleet:
     account = CloudAccount.objects.create(
         name="sandbox",
-        region="us-east-2",
-        endpoint_url=find(stack, "aws", "url"),
+        region=stack["aws"]["region"],
+        endpoint_url=stack["aws"]["endpoint_url"],
         credentials_ref="env:QD_TEST_AWS",
         phase="CONNECTED",
     )
@@ -125,14 +105,14 @@ def fleet(stack: dict[str, Any], aws: dict[str, Any], operator: Any) -> Fleet:
         name="train",
         instance_type="p5.48xlarge",
         nodes=4,
-        subnet_id=find(stack, "subnet"),
-        security_group_ids=[find(stack, "security")],
-        image_id=find(stack, "image"),
+        subnet_id=stack["aws"]["subnet_id"],
+        security_group_ids=[stack["aws"]["security_group_id"]],
+        image_id=stack["aws"]["image_id"],
     )
 
 
 def census(stack: dict[str, Any]) -> dict[str, int]:
-    url = find(stack, "control", "url")
+    url = stack["control"]["url"]
     out = subprocess.run(
         [sys.executable, "-m", "sandbox", "census", "--json", "--control-url", url],
         cwd=ROOT,
@@ -241,7 +221,7 @@ def test_a_worker_killed_around_a_deleting_call_leaves_nothing(
 
 
 def fault(stack: dict[str, Any], *words: str) -> None:
-    url = find(stack, "control", "url")
+    url = stack["control"]["url"]
     subprocess.run(
         [sys.executable, "-m", "sandbox", "fault", *words, "--control-url", url],
         cwd=ROOT,

@@ -21,8 +21,8 @@ from worker.providers.ports import Compute
 
 log = structlog.get_logger(__name__)
 PERIOD_S = 300.0
-#: More orphans than this at once look like a wrong database, not like leaks: a person must look.
-BRAKE = 50
+#: More orphaned machines than this at once look like a wrong database, not like leaks: a person must look.
+BRAKE = 16
 
 
 def sweep(uid: str) -> Outcome:
@@ -34,10 +34,13 @@ def sweep(uid: str) -> Outcome:
         return again(PERIOD_S)
     compute = doors.compute_for(account)
     orphans = [thing for thing in compute.owned() if is_orphan(thing)]
-    if len(orphans) > BRAKE:
-        event("account", account.uid, "SweepStopped", f"{len(orphans)} orphans at once: nothing was removed")
+    machines = sum(1 for thing in orphans if thing.kind == "instance")
+    if machines > BRAKE:
+        event("account", account.uid, "SweepStopped", f"{machines} orphaned machines at once: nothing was removed")
         return again(PERIOD_S)
     for thing in orphans:
+        if thing.kind == "network-interface" and thing.state == "in-use":
+            continue  # it goes with its machine
         _remove(compute, thing)
         event(
             "account",
