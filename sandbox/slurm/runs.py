@@ -137,7 +137,8 @@ class Runs:
         found = set(processes.marked(RUN_MARK, run.mark))
         if node is not None:
             return sorted(pid for pid in found if processes.environment_of(pid).get("SLURMD_NODENAME") == node)
-        return sorted(found | set(_session(run.child.pid, run.started)))
+        # The number of a session with members is not given out again, so without its leader it is still ours.
+        return sorted(found | set(_session(run.child.pid, run.started, or_leaderless=True)))
 
     def signal(self, job_id: int, number: signal.Signals, node: str | None = None) -> int:
         """Signal the job's processes; how many there were."""
@@ -189,10 +190,10 @@ class Runs:
             return []
 
 
-def _session(leader: int, started: int) -> list[int]:
+def _session(leader: int, started: int, *, or_leaderless: bool = False) -> list[int]:
     """Processes of the session, if its leader is the process that started then; a foreign pid gives nothing."""
     found = processes.identity_of(leader)
-    if found is None or found.started != started:
+    if (found is None and not or_leaderless) or (found is not None and found.started != started):
         return []
     return [one.pid for one in processes.living() if one.session == leader]
 

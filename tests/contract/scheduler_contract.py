@@ -178,10 +178,20 @@ class SchedulerContract:
         assert self.output(site, f"named-{job_id}-contract.txt") == "out\n"
 
     def test_batch_environment_has_what_launchers_read(self, site: Site, scheduler: SlurmScheduler) -> None:
-        names = (
-            "SLURM_JOB_NODELIST SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_NODEID "
-            "SLURM_PROCID SLURM_LOCALID SLURMD_NODENAME SLURM_GPUS_ON_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK"
-        ).split()
+        names = [
+            "SLURM_JOB_NODELIST",
+            "SLURM_NNODES",
+            "SLURM_JOB_NUM_NODES",
+            "SLURM_NTASKS",
+            "SLURM_NTASKS_PER_NODE",
+            "SLURM_NODEID",
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURMD_NODENAME",
+            "SLURM_GPUS_ON_NODE",
+            "SLURM_TASKS_PER_NODE",
+            "SLURM_CPUS_PER_TASK",
+        ]
         script = "\n".join(f'echo "{name}=${name}"' for name in names) + "\necho restarts=${SLURM_RESTART_COUNT:-unset}"
         request = self.request(site, script, nodes=2, tasks_per_node=2)
         job_id = scheduler.submit(request).scheduler_id

@@ -1,0 +1,266 @@
+"""Jobs and queues as Slurm's releases write them, and what reading them costs."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.providers.slurm_answers import Server, old_job
+from worker.providers import errors as e
+from worker.providers import values as v
+from worker.providers.slurm import bulk
+
+# --- jobs as releases write them -------------------------------------------------------------------
+
+
+def one_job(record: dict[str, Any], version: str = "v0.0.38") -> v.SchedulerJob:
+    return Server(version, **{"job/12": {"jobs": [record]}}).scheduler().job("12")
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus"),
+    [
+        ({}, 16),
+        ({"tres_alloc_str": "cpu=8,node=2,gres/gpu:h100=16"}, 16),
+        ({"tres_alloc_str": "cpu=8,gres/gpu=16,gres/gpu:h100=16"}, 16),
+        ({"tres_alloc_str": "cpu=8,node=2", "tres_per_node": "gres:gpu:h100:8"}, 16),
+        ({"tres_alloc_str": "cpu=8,node=2", "tres_per_node": "gres/gpu:h100:8"}, 16),
+        ({"tres_alloc_str": "cpu=8,node=2", "tres_per_node": "gres/gpu=4"}, 8),
+        ({"tres_alloc_str": "cpu=8,node=2", "tres_per_node": "gres:gpu"}, 2),
+        ({"tres_alloc_str": "", "gres_detail": ["gpu:h100:3(IDX:0-2)", "gpu:h100:5(IDX:0-4)"]}, 8),
+        ({"tres_alloc_str": "", "tres_per_node": "", "tres_per_job": "gres:gpu:6"}, 6),
+        ({"tres_alloc_str": "", "tres_per_node": ""}, 0),
+        ({"tres_alloc_str": "cpu=1,gres/gpumem=80G,node=1", "tres_per_node": "gres:shard:2"}, 0),
+    ],
+)
+def test_gpus_are_found_wherever_slurm_put_them(changes: dict[str, Any], gpus: int) -> None:
+    assert one_job(old_job(**changes)).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        ("RUNNING", "RUNNING"),
+        (["RUNNING"], "RUNNING"),
+        ("COMPLETING", "COMPLETING"),
+        (["CANCELLED", "COMPLETING"], "COMPLETING"),
+        (["RUNNING", "CONFIGURING"], "RUNNING"),
+        ("CONFIGURING", "RUNNING"),
+        (["PENDING", "REQUEUED"], "PENDING"),
+        ("REQUEUE_HOLD", "PENDING"),
+        (["OUT_OF_MEMORY"], "OUT_OF_MEMORY"),
+        (["NODE_FAIL"], "NODE_FAIL"),
+    ],
+)
+def test_states_become_one_word(told: Any, state: str) -> None:
+    assert one_job(old_job(job_state=told)).state == state
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (0, (0, None)),
+        (768, (3, None)),
+        (9, (None, 9)),
+        (15, (None, 15)),
+        ({"status": ["ERROR"], "return_code": {"set": True, "number": 3}, "signal": {"id": {"set": False}}}, (3, None)),
+        (
+            {"status": ["SIGNALED"], "return_code": {"set": False}, "signal": {"id": {"set": True, "number": 9}}},
+            (None, 9),
+        ),
+    ],
+)
+def test_exit_codes_and_signals(told: Any, expected: tuple[int | None, int | None]) -> None:
+    job = one_job(old_job(job_state="FAILED", exit_code=told))
+    assert (job.exit_code, job.signal) == expected
+
+
+def test_a_job_that_never_started_has_no_exit_code() -> None:
+    job = one_job(old_job(job_state="FAILED", state_reason="BadConstraints", nodes="", exit_code=1))
+    assert (job.exit_code, job.signal, job.started_at) == (None, None, None)
+    assert job.reason == "BadConstraints"
+
+
+def test_times_of_a_waiting_and_of_a_running_job() -> None:
+    waiting = one_job(old_job(job_state="PENDING", nodes=""))
+    assert waiting.expected_start_at == datetime.fromtimestamp(1_795_998_931, tz=UTC)
+    assert (waiting.started_at, waiting.ended_at) == (None, None)
+    running = one_job(old_job())
+    assert running.expected_start_at is None
+    assert running.ended_at is None
+    unknown = one_job(old_job(job_state="PENDING", nodes="", start_time=0, time_limit=None))
+    assert (unknown.expected_start_at, unknown.time_limit_min) == (None, None)
+    endless = one_job(old_job(time_limit={"set": False, "infinite": True, "number": 0}), "v0.0.42")
+    assert endless.time_limit_min is None
+
+
+ACCOUNTED = {
+    "job_id": 12,
+    "name": "x3",
+    "user": "owner",
+    "account": "default",
+    "partition": "gpu",
+    "comment": {"administrator": None, "job": "uid", "system": None},
+    "allocation_nodes": 1,
+    "nodes": "p5-1",
+    "state": {"current": "FAILED", "reason": "None"},
+    "exit_code": {"status": "SUCCESS", "return_code": 0},
+    "time": {"end": 1_795_998_931, "start": 1_795_998_930, "submission": 1_795_998_929, "limit": 60},
+    "tres": {"allocated": [{"type": "cpu", "count": 2}, {"type": "gres", "name": "gpu", "count": 8}], "requested": []},
+}
+
+
+def forgotten(version: str) -> httpx2.Response:
+    entry = {"description": "Unable to find JobId=12", "error_number": 2017, "error": "Invalid job id specified"}
+    return httpx2.Response(404 if version == "v0.0.42" else 500, json={"jobs": [], "errors": [entry]})
+
+
+def test_accounting_knows_what_the_queue_forgot() -> None:
+    routes = {"GET job/12": forgotten("v0.0.38"), "GET db/job/12": {"jobs": [ACCOUNTED]}}
+    job = Server("v0.0.38", **routes).scheduler().job("12")
+    # 22.05's accounting says SUCCESS and 0 for every exit code: that is no exit code of a failed job.
+    assert (job.state, job.exit_code, job.comment, job.gpus) == ("FAILED", None, "uid", 8)
+    done = {**ACCOUNTED, "state": {"current": "COMPLETED"}}
+    job = Server("v0.0.38", **{**routes, "GET db/job/12": {"jobs": [done]}}).scheduler().job("12")
+    assert (job.state, job.exit_code) == ("COMPLETED", 0)
+
+
+@pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])
+def test_without_accounting_the_queue_has_the_last_word(version: str) -> None:
+    with pytest.raises(e.NotFound, match="JobId=12"):
+        Server(version, **{"GET job/12": forgotten(version)}).scheduler().job("12")
+    listing = {"jobs": [old_job()]}
+    routes = {"jobs": listing, "diag": {"statistics": {}}}
+    found = Server(version, **routes).scheduler().jobs_by_comment("uid")
+    assert [job.scheduler_id for job in found] == ["12"]
+
+
+def test_accounting_that_is_away_is_no_not_found() -> None:
+    away = httpx2.Response(502, json={"errors": [{"error_number": 7000, "error": "Unable to connect to database"}]})
+    scheduler = Server(**{"GET job/12": forgotten("v0.0.42"), "GET db/job/12": away}).scheduler()
+    with pytest.raises(e.Unavailable):
+        scheduler.job("12")
+
+
+def test_accounting_that_is_not_configured_is_seen_in_the_answer() -> None:
+    away = httpx2.Response(502, json={"errors": [{"error_number": 7000, "error": "Unable to connect to database"}]})
+    meta = {"plugin": {"accounting_storage": ""}, "slurm": {"release": "24.11.5"}}
+    routes = {
+        "GET job/12": forgotten("v0.0.42"),
+        "GET db/job/12": away,
+        "ping": {"pings": [], "meta": meta, "errors": []},
+    }
+    with pytest.raises(e.NotFound):
+        Server(**routes).scheduler().job("12")
+
+
+def test_the_newest_record_of_a_requeued_job_counts() -> None:
+    later = {**ACCOUNTED, "state": {"current": "COMPLETED"}, "time": {**ACCOUNTED["time"], "submission": 1_795_999_999}}
+    listing = {"jobs": [later, ACCOUNTED]}
+    routes = {"GET job/12": forgotten("v0.0.42"), "GET db/job/12": listing, "GET db/jobs": listing}
+    server = Server(**routes, jobs={"jobs": []}, diag={"statistics": {}})
+    assert server.scheduler().job("12").state == "COMPLETED"
+    (only,) = server.scheduler().jobs_by_comment("uid")
+    assert only.state == "COMPLETED"
+
+
+# --- the bulk read of a big queue -----------------------------------------------------------------------
+
+
+class BigQueue(Server):
+    """A queue of many jobs whose every read is counted."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("v0.0.42", diag={"statistics": {"req_time": {"set": True, "number": int(time.time())}}})
+        self.jobs = {
+            str(number): old_job(job_id=number, job_state=["PENDING"], nodes="") for number in range(1, count + 1)
+        }
+        self.routes["GET jobs"] = lambda _: httpx2.Response(200, json={"jobs": list(self.jobs.values())})
+        self.routes["GET jobs/state"] = lambda _: httpx2.Response(
+            200, json={"jobs": [{"job_id": key, "state": job["job_state"]} for key, job in self.jobs.items()]}
+        )
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        for key, job in self.jobs.items():
+            self.routes[f"GET job/{key}"] = {"jobs": [job]}
+        return super().__call__(request)
+
+    def count(self, what: str) -> int:
+        return sum(1 for _, path in self.asked if path.startswith(what))
+
+
+def test_a_big_queue_is_read_whole_once_and_then_by_states() -> None:
+    server = BigQueue(600)
+    scheduler = server.scheduler()
+    first = scheduler.queue()
+    assert len(first.jobs or ()) == 600
+    server.asked.clear()
+    quiet = scheduler.queue(first.as_of)
+    assert quiet.jobs is None
+    assert ("GET", "jobs") not in server.asked
+    assert server.count("job/") <= bulk.DETAILS_A_READ
+    server.jobs["17"]["job_state"] = ["RUNNING"]
+    server.jobs["17"]["nodes"] = "p5-1"
+    del server.jobs["600"]
+    changed = scheduler.queue(quiet.as_of)
+    assert changed.jobs is not None
+    states = {job.scheduler_id: job.state for job in changed.jobs}
+    assert states["17"] == "RUNNING"
+    assert "600" not in states
+    assert ("GET", "jobs") not in server.asked
+
+
+def test_details_of_a_big_queue_come_within_the_bound() -> None:
+    server = BigQueue(600)
+    scheduler = server.scheduler()
+    since = scheduler.queue().as_of
+    for number in range(1, 251):
+        server.jobs[str(number)]["job_state"] = ["RUNNING"]
+    running = 0
+    for _ in range(4):
+        server.asked.clear()
+        read = scheduler.queue(since)
+        since = read.as_of
+        assert server.count("job/") <= bulk.DETAILS_A_READ
+        if read.jobs is not None:
+            running = sum(1 for job in read.jobs if job.state == "RUNNING")
+    assert running == 250
+
+
+def test_a_pending_jobs_new_reason_is_noticed_without_a_change_of_state() -> None:
+    server = BigQueue(350)
+    scheduler = server.scheduler()
+    since = scheduler.queue().as_of
+    server.jobs["350"]["state_reason"] = "Priority"
+    reasons: set[str] = set()
+    for _ in range(5):
+        read = scheduler.queue(since)
+        since = read.as_of
+        reasons |= {job.reason for job in read.jobs or () if job.scheduler_id == "350"}
+    assert reasons == {"Priority"}
+
+
+def test_after_a_doubt_every_new_job_is_looked_at() -> None:
+    server = BigQueue(400)
+    scheduler = server.scheduler()
+    scheduler.queue()
+    for number in range(1001, 1201):
+        server.jobs[str(number)] = old_job(job_id=number, comment=f"uid-{number}", job_state=["PENDING"], nodes="")
+    assert [job.scheduler_id for job in scheduler.jobs_by_comment("uid-1200")] == ["1200"]
+
+
+def test_a_caller_that_missed_a_read_is_given_everything() -> None:
+    server = BigQueue(20)
+    scheduler = server.scheduler()
+    first = scheduler.queue()
+    server.jobs["3"]["job_state"] = ["RUNNING"]
+    second = scheduler.queue(first.as_of)
+    assert second.jobs is not None
+    # The caller died before it could save: it asks again from where it was.
+    again = scheduler.queue(first.as_of)
+    assert again.jobs is not None
+    assert scheduler.queue(second.as_of).jobs is None
