@@ -30,7 +30,7 @@ from sandbox.lab.layout import (
     slurmdbd_conf,
 )
 from sandbox.processes import descendants, identity_of, send
-from sandbox.slurm.tokens import mint
+from sandbox.tokens import mint
 
 STAMP = ".quarterdeck-lab"
 TOKEN_LIFETIME_S = 30 * 24 * 3600

@@ -79,7 +79,7 @@ def test_a_folder_the_job_user_cannot_enter_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_without_root_there_is_one_line_and_exit_code_3() -> None:
     done = subprocess.run(
-        [*COMMAND, "run", "--dir", "/tmp/no-lab"],
+        ["/usr/bin/python3", "-m", "sandbox.lab", "run", "--dir", "/tmp/no-lab"],
         cwd=ROOT,
         capture_output=True,
         text=True,
