@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allauth.account import views as account_views
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
@@ -12,6 +13,17 @@ from portal import health
 handler404 = "apps.core.pages.page_not_found"
 handler500 = "apps.core.pages.server_error"
 
+#: Only what a portal with closed sign-up and no mail of its own needs of allauth's addresses.
+_accounts = [
+    path("login/", account_views.login, name="account_login"),
+    path("logout/", account_views.logout, name="account_logout"),
+    path("inactive/", account_views.account_inactive, name="account_inactive"),
+    path("signup/", account_views.signup, name="account_signup"),
+    path("reauthenticate/", account_views.reauthenticate, name="account_reauthenticate"),
+    path("password/change/", account_views.password_change, name="account_change_password"),
+    path("password/set/", account_views.password_set, name="account_set_password"),
+]
+
 urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
@@ -21,7 +33,7 @@ urlpatterns = [
     path("api/v1/", include("portal.api_urls")),
     path("admin/login/", RedirectView.as_view(pattern_name="account_login", query_string=True)),
     path("admin/", admin.site.urls),
-    path("accounts/", include("allauth.account.urls")),
+    path("accounts/", include(_accounts)),
     path("", include("apps.connections.urls")),
     path("", include("apps.catalog.urls")),
     path("", include("apps.clusters.urls")),

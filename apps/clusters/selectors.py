@@ -86,6 +86,22 @@ def node_by_uid(uid: str) -> Node | None:
     return Node.objects.select_related("cluster", "fleet").filter(uid=uid).first()
 
 
+def gpu_types_of(clusters: list[Cluster]) -> dict[str, list[str]]:
+    """GPU types that the nodes of each cluster have, by cluster uid, in one query."""
+    rows = (
+        Node.objects.filter(cluster__in=clusters)
+        .exclude(phase=NodePhase.GONE)
+        .exclude(gpu_type="")
+        .order_by("gpu_type")
+        .values_list("cluster__uid", "gpu_type")
+        .distinct()
+    )
+    found: dict[str, list[str]] = {}
+    for uid, gpu_type in rows:
+        found.setdefault(uid, []).append(gpu_type)
+    return found
+
+
 def live_nodes(cluster: Cluster) -> dict[str, Node]:
     """Nodes of a cluster that exist, by name."""
     return {n.name: n for n in Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)}

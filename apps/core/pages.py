@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import structlog
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
+from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.translation import gettext as _
@@ -15,6 +19,7 @@ from django.views import View
 
 from apps.core.actors import actor_of
 from apps.core.errors import Forbidden, NotFound, Refusal
+from apps.core.models import IdempotencyRecord
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +99,34 @@ class Page(View):
     def say(self, text: str) -> None:
         """Leave a short confirmation for the next page."""
         messages.success(self.request, text)
+
+
+def once(request: HttpRequest, key: str, effect: Callable[[], str]) -> str:
+    """Run ``effect`` once for a form that carries ``key``; it returns the address to go to.
+
+    A second click sends the same key and the same input and gets the first one's address. The same
+    key with other input (back, edit, send) is a new request. The record is written in the effect's
+    own transaction; a refusal leaves nothing behind.
+    """
+    body = {name: request.POST.getlist(name) for name in sorted(request.POST) if name != "csrfmiddlewaretoken"}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    where = {
+        "actor": actor_of(request).key,
+        "method": request.method or "",
+        "path": request.path[:300],
+        "key": f"{key[:64]}:{digest[:32]}",
+    }
+    try:
+        with transaction.atomic():
+            record = IdempotencyRecord.objects.create(**where, body_digest=digest)
+            location = effect()
+            IdempotencyRecord.objects.filter(pk=record.pk).update(status=303, location=location)
+        return location
+    except IntegrityError:
+        found = IdempotencyRecord.objects.filter(**where).first()
+        if found is None:
+            raise
+        return found.location or "/"
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

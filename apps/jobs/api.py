@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import FilterSet
+from django_filters import CharFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -236,8 +236,8 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     """By phase, team, owner, cluster, text."""
 
     phase = ChoicesFilter("phase", values=[c.value for c in JobPhase])
-    team = TextFilter("team__slug")
-    cluster = TextFilter("cluster__name")
+    team = CharFilter(field_name="team__slug")
+    cluster = CharFilter(field_name="cluster__name")
     owner = TextFilter("owner_name")
     q = TextFilter("name", "uid", "owner_name")
 

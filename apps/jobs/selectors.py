@@ -121,14 +121,25 @@ class LogPage:
 
 
 def log_page(
-    job: Job, *, after_id: int = 0, limit: int = 200, tail: bool = False, attempt: int | None = None
+    job: Job,
+    *,
+    after_id: int = 0,
+    limit: int = 200,
+    tail: bool = False,
+    attempt: int | None = None,
+    before_id: int | None = None,
 ) -> LogPage:
-    """Chunks after an id, or the last ones with ``tail``; at most ``limit`` (≤ 500) of at most 32 KiB each."""
+    """Chunks after an id, the last ones before ``before_id``, or the last ones at all with ``tail``.
+
+    At most ``limit`` (≤ 500) of at most 32 KiB each, oldest first.
+    """
     rows = LogChunk.objects.filter(attempt__job=job).select_related("attempt")
     if attempt is not None:
         rows = rows.filter(attempt__number=attempt)
     limit = max(1, min(limit, 500))
-    if tail:
+    if before_id is not None:
+        rows = rows.filter(id__lt=before_id)
+    if tail or before_id is not None:
         chunks = list(rows.order_by("-id")[:limit])[::-1]
     else:
         chunks = list(rows.filter(id__gt=after_id).order_by("id")[:limit])

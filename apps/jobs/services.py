@@ -150,7 +150,7 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
         if not low <= value <= high:
             problems.append(FieldProblem(f"/{name}", "out-of-range", f"must be from {low:,} to {high:,}"))
     for key, text in spec.environment.items():
-        if not _ENV_NAME.match(key) or key.startswith(("QD_", "SLURM_")):
+        if not _ENV_NAME.match(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
             problems.append(FieldProblem(f"/environment/{key}", "invalid", "not a name a job may set"))
         elif "\n" in text or "\x00" in text:
             problems.append(FieldProblem(f"/environment/{key}", "invalid", "one line of text"))
@@ -283,5 +283,5 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
             )
         record(actor, f"job.{kind}", "job", job.uid, team_id=job.team_id, before={"phase": job.phase})
         word = "CancelRequested" if kind == "cancel" else "RequeueRequested"
-        event("job", job.uid, word, f"{kind} asked for by {actor.name}", team_id=job.team_id)
+        event("job", job.uid, word, f"{kind} asked for by {actor.name}", team_id=job.team_id, data={"by": actor.name})
         intent_ask(INTENT, job.uid)

@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.jobs import detail_views, submit_views, views
+
+urlpatterns: list[URLPattern] = [
+    path("jobs", views.JobList.as_view(), name="jobs"),
+    path("jobs/rows", views.JobRows.as_view(), name="jobs-rows"),
+    path("jobs/export.csv", views.JobCsv.as_view(), name="jobs-csv"),
+    path("jobs/stop", views.BulkStop.as_view(), name="jobs-stop"),
+    path("jobs/new", submit_views.NewJob.as_view(), name="job-new"),
+    path("jobs/new/read", submit_views.ReadScript.as_view(), name="job-new-read"),
+    path("jobs/new/preview", submit_views.PreviewJob.as_view(), name="job-new-preview"),
+    path("jobs/<str:uid>", detail_views.JobOverview.as_view(), name="job"),
+    path("jobs/<str:uid>/curve.json", detail_views.JobCurve.as_view(), name="job-curve"),
+    path("jobs/<str:uid>/logs", detail_views.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:uid>/logs.json", detail_views.JobLogData.as_view(), name="job-logs-data"),
+    path("jobs/<str:uid>/logs.txt", detail_views.JobLogText.as_view(), name="job-logs-text"),
+    path("jobs/<str:uid>/checkpoints", detail_views.JobCheckpoints.as_view(), name="job-checkpoints"),
+    path("jobs/<str:uid>/timeline", detail_views.JobTimeline.as_view(), name="job-timeline"),
+    path("jobs/<str:uid>/config", detail_views.JobConfig.as_view(), name="job-config"),
+    path("jobs/<str:uid>/cost", detail_views.JobCost.as_view(), name="job-cost"),
+    path("jobs/<str:uid>/cancel", detail_views.StopJob.as_view(kind="cancel"), name="job-cancel"),
+    path("jobs/<str:uid>/requeue", detail_views.StopJob.as_view(kind="requeue"), name="job-requeue"),
+]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.teams.views import TokenEnd, TokenList
+
+urlpatterns: list[URLPattern] = [
+    path("tokens", TokenList.as_view(), name="tokens"),
+    path("tokens/<str:uid>/revoke", TokenEnd.as_view(), name="token-revoke"),
+]

@@ -34,6 +34,19 @@
     banner.hidden = !yes;
   }
   window.qdOffline = offline;
+  /* What the keyboard's focus is in is left alone until the next poll. */
+  function holdsFocus(node) {
+    var active = document.activeElement;
+    return Boolean(active && active !== document.body && active.matches(":focus-visible") && node.contains && node.contains(active));
+  }
+  document.addEventListener("htmx:beforeSwap", function (event) {
+    var elt = event.detail.requestConfig && event.detail.requestConfig.elt;
+    var trigger = elt ? elt.getAttribute("hx-trigger") || "" : "";
+    if (trigger.indexOf("every") === 0 && holdsFocus(event.detail.target)) { event.detail.shouldSwap = false; }
+  });
+  document.addEventListener("htmx:oobBeforeSwap", function (event) {
+    if (holdsFocus(event.detail.target)) { event.detail.shouldSwap = false; }
+  });
   /* A row that was ticked stays ticked when its fresh copy arrives. */
   document.addEventListener("htmx:oobBeforeSwap", function (event) {
     var old = event.detail.target, fresh = event.detail.fragment;

@@ -67,6 +67,12 @@ def count(value: float | None) -> str:
 
 
 @register.filter
+def figure(amount: Decimal | float | None, places: int = 2) -> str:
+    """A bare number with thousands separators and fixed places, for columns whose head names the unit."""
+    return "–" if amount is None else f"{amount:,.{places}f}"
+
+
+@register.filter
 def percent_of(part: Any, whole: Any) -> int:
     """``part`` of ``whole`` as a whole number from 0 to 100; 0 without a whole."""
     if not whole or part is None:
@@ -130,9 +136,7 @@ def stale(read_at: datetime | None, period_s: float = 5, source: str = "slurm") 
     moment = _time(read_at, "clock", read_at.astimezone(UTC).strftime("%H:%M:%S"))
     words = _("as of %(time)s, from %(source)s")
     before, _mark, after = words.partition("%(time)s")
-    return format_html(
-        '<span class="stale">{}{}{}</span>', before % {}, moment, after % {"source": source}
-    )
+    return format_html('<span class="stale">{}{}{}</span>', before % {}, moment, after % {"source": source})
 
 
 # --- states --------------------------------------------------------------------------------------
@@ -281,6 +285,12 @@ def query_with(context: template.Context, **changes: Any) -> str:
 
 
 @register.inclusion_tag("parts/field.html")
-def field(bound: Any, unit: str = "", wide: bool = False) -> dict[str, Any]:
-    """A form field with its label, unit, help and problems."""
-    return {"bound": bound, "unit": unit, "wide": wide}
+def field(bound: Any, unit: str = "", wide: bool = False, oob: bool = False) -> dict[str, Any]:
+    """A form field with its label, unit, help and problems; ``oob`` replaces the one in the page (htmx)."""
+    return {"bound": bound, "unit": unit, "wide": wide, "oob": oob}
+
+
+@register.filter
+def bound_field(form: Any, name: str) -> Any:
+    """The field of a form by a name that is known only when the page is drawn."""
+    return form[name]

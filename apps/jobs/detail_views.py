@@ -1,0 +1,330 @@
+"""The page of one job: its tabs, their data for the page's own scripts, and cancelling or starting again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.shortcuts import render
+from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext as _
+
+from apps.checkpoints.models import Checkpoint
+from apps.checkpoints.selectors import newest_complete
+from apps.core import clock
+from apps.core.errors import BadQuery
+from apps.core.pages import Page
+from apps.costs.states import Unit
+from apps.health.selectors import live_findings
+from apps.health.states import FATAL
+from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
+from apps.jobs.models import Attempt, Job, LogChunk, RunnerStream
+from apps.jobs.permissions import can_cancel_job
+from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, log_page, nodes_of, progress_of
+from apps.jobs.sentences import job_sentence
+from apps.jobs.services import job_stop
+
+MAX_DOWNLOAD_CHUNKS = 20_000
+
+
+def page_address(name: str, uid: str) -> str:
+    """The address of an object's page, or empty while there is no such page."""
+    try:
+        return reverse(name, args=[uid])
+    except NoReverseMatch:
+        return ""
+
+
+def node_marks(job: Job, attempt: Attempt | None) -> list[dict[str, Any]]:
+    """The nodes an attempt runs or ran on, each with the colour of its health and the words behind it."""
+    rows = nodes_of(job, attempt)
+    findings = live_findings([row.pk for row in rows])
+    marks = []
+    for row in rows:
+        found = findings.get(row.pk, [])
+        is_fatal = any(f.severity in FATAL for f in found)
+        colour = "bad" if is_fatal else "warn" if found else ""
+        marks.append({"node": row, "colour": colour, "titles": ", ".join(f.title for f in found)})
+    known = {row.name for row in rows}
+    marks += [
+        {"name": name, "colour": "off", "titles": ""}
+        for name in (attempt.nodes if attempt else [])
+        if name not in known
+    ]
+    return marks
+
+
+class _JobPage(Page):
+    """One job, fetched with the right to see it; subclasses name their tab."""
+
+    right = "jobs.view"
+    abstract = True
+    tab = ""
+
+    def job(self, uid: str) -> Job:
+        """The job. Raises NotFound."""
+        return job_for(actor=self.actor, may="jobs.view", uid=uid)
+
+    def frame(self, job: Job) -> dict[str, Any]:
+        """What every tab shows: head, tabs, rail."""
+        attempts = attempts_of(job)
+        attempt = attempts[-1] if attempts else None
+        return {
+            "job": job,
+            "attempts": attempts,
+            "attempt": attempt,
+            "sentence": job_sentence(job, attempt),
+            "may_stop": can_cancel_job(self.actor, job) and not job.has_ended,
+            "is_cancelling": job.stop_kind == "cancel",
+            "sums": job_sums(job),
+            "nodes": node_marks(job, attempt),
+            "tab": self.tab,
+            "tabs": [
+                ("overview", "job", _("Overview")),
+                ("logs", "job-logs", _("Logs")),
+                ("checkpoints", "job-checkpoints", _("Checkpoints")),
+                ("timeline", "job-timeline", _("Timeline")),
+                ("config", "job-config", _("Config")),
+                ("cost", "job-cost", _("Cost")),
+            ],
+            "may_submit": self.actor.holds("jobs.submit"),
+            "cluster_url": page_address("cluster", job.cluster.uid),
+            "polls": not job.has_ended,
+            "queue_read_at": None if job.has_ended else job.cluster.queue_read_at,
+        }
+
+    def answer(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
+        """The page, or with htmx only its live part."""
+        return render(request, f"{template}#live" if getattr(request, "htmx", False) else template, context)
+
+
+class JobOverview(_JobPage):
+    """State, curves, where the time went."""
+
+    tab = "overview"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page or its live part."""
+        job = self.job(uid)
+        context = self.frame(job)
+        points = progress_of(job)
+        spans = spans_of(job, context["attempts"], points)
+        whole = sum((s.length.total_seconds() for s in spans), 0.0)
+        context |= {
+            "points": points[-1:],
+            "has_curve": len(points) > 1,
+            "table": _thinned(points, 24),
+            "uses": time_use(spans),
+            "bars": _bars(spans, whole),
+        }
+        return self.answer(request, "jobs/job_overview.html", context)
+
+
+def _thinned(points: list[Any], most: int) -> list[Any]:
+    if len(points) <= most:
+        return points
+    stride = len(points) / most
+    return [points[int(i * stride)] for i in range(most - 1)] + points[-1:]
+
+
+def _bars(spans: list[Any], whole: float) -> list[dict[str, Any]]:
+    """The spans as rectangles on a line of 1000."""
+    x = 0.0
+    bars = []
+    for span in spans:
+        width = span.length.total_seconds() * 1000 / whole if whole else 0.0
+        bars.append({"span": span, "x": f"{x:.2f}", "width": f"{width:.2f}", "colour": SPAN_COLOURS[span.kind]})
+        x += width
+    return bars
+
+
+class JobCurve(_JobPage):
+    """The curves as the page's chart script reads them."""
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """JSON, attempts joined."""
+        job = self.job(uid)
+        curve = curve_of(progress_of(job))
+        return JsonResponse(
+            {
+                "steps": curve.steps,
+                "loss": curve.loss,
+                "lost_loss": curve.lost_loss,
+                "tokens_per_s": curve.tokens_per_s,
+                "joins": curve.joins,
+                "is_open": not job.has_ended,
+            }
+        )
+
+
+class JobLogs(_JobPage):
+    """The log viewer."""
+
+    tab = "logs"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page; its lines come by script."""
+        job = self.job(uid)
+        streams = RunnerStream.objects.filter(attempt__job=job).order_by("id")[:256]
+        context = self.frame(job)
+        context["runners"] = {s.runner_id: s.node or s.role for s in streams}
+        context["lost_events"] = sum(s.lost_events for s in streams)
+        return self.answer(request, "jobs/job_logs.html", context)
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    text = request.GET.get(name, "")
+    if not text:
+        return None
+    if not text.isdigit() or len(text) > 18:
+        raise BadQuery(f"{name}: must be a whole number")
+    return int(text)
+
+
+def _chunk(chunk: LogChunk) -> dict[str, Any]:
+    return {
+        "id": chunk.pk,
+        "attempt": chunk.attempt.number,
+        "runner": chunk.runner_id,
+        "stream": chunk.stream,
+        "at": clock.iso(chunk.at),
+        "text": chunk.text,
+    }
+
+
+class JobLogData(_JobPage):
+    """Log chunks for the viewer."""
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """JSON: the last chunks, those after ``after`` or those before ``before``."""
+        job = self.job(uid)
+        after, before = _number(request, "after"), _number(request, "before")
+        page = log_page(
+            job,
+            after_id=after or 0,
+            before_id=before,
+            limit=200,
+            tail=after is None and before is None,
+            attempt=_number(request, "attempt"),
+        )
+        return JsonResponse(
+            {
+                "chunks": [_chunk(c) for c in page.chunks],
+                "next_after": page.next_id,
+                "first_id": page.first_id,
+                "is_open": page.is_open,
+            }
+        )
+
+
+class JobLogText(_JobPage):
+    """The whole log as a file."""
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Plain text to save; the last part where it is very long."""
+        job = self.job(uid)
+        rows = LogChunk.objects.filter(attempt__job=job).order_by("-id")
+        if (number := _number(request, "attempt")) is not None:
+            rows = rows.filter(attempt__number=number)
+        texts = list(rows.values_list("text", flat=True)[: MAX_DOWNLOAD_CHUNKS + 1])
+        cut = len(texts) > MAX_DOWNLOAD_CHUNKS
+        head = "(earlier output left out; the API has all of it)\n" if cut else ""
+        response = HttpResponse(
+            head + "".join(texts[:MAX_DOWNLOAD_CHUNKS][::-1]), content_type="text/plain; charset=utf-8"
+        )
+        response["Content-Disposition"] = f'attachment; filename="{job.uid}.log"'
+        response["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+class JobCheckpoints(_JobPage):
+    """What the job wrote."""
+
+    tab = "checkpoints"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page or its live part."""
+        job = self.job(uid)
+        rows = list(Checkpoint.objects.filter(series_id=job.series_id).order_by("-step", "-id")[:200])
+        numbers = dict(Attempt.objects.filter(job=job).values_list("uid", "number"))
+        newest = newest_complete(job.series)
+        context = self.frame(job)
+        context["rows"] = [(row, numbers.get(row.attempt_uid)) for row in rows]
+        context["resume_uid"] = newest.uid if newest else ""
+        return self.answer(request, "jobs/job_checkpoints.html", context)
+
+
+class JobTimeline(_JobPage):
+    """What happened, newest first."""
+
+    tab = "timeline"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page or its live part."""
+        job = self.job(uid)
+        context = self.frame(job)
+        context["moments"] = moments_of(job_events(job))[::-1]
+        return self.answer(request, "jobs/job_timeline.html", context)
+
+
+class JobConfig(_JobPage):
+    """What was asked for."""
+
+    tab = "config"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page."""
+        job = self.job(uid)
+        context = self.frame(job)
+        body = {
+            "team": job.team.slug,
+            "cluster": job.cluster.name,
+            "name": job.name,
+            "nodes": job.nodes,
+            "gpus_per_node": job.gpus_per_node,
+            "time_limit_min": job.time_limit_min,
+            "gpu_type": job.gpu_type,
+            "tasks_per_node": job.tasks_per_node,
+            "cpus_per_task": job.cpus_per_task,
+            "memory_per_node_mib": job.memory_per_node_mib,
+            "partition": job.partition,
+            "environment": job.environment,
+            "max_recoveries": job.max_recoveries,
+            "script": job.script,
+        }
+        context["body"] = json.dumps(body, indent=2, ensure_ascii=False)
+        context["submit_url"] = request.build_absolute_uri("/api/v1/jobs")
+        return self.answer(request, "jobs/job_config.html", context)
+
+
+class JobCost(_JobPage):
+    """Hold, charges and release, both legs of each."""
+
+    tab = "cost"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page or its live part."""
+        job = self.job(uid)
+        context = self.frame(job)
+        ledgers = [ledger_of(job, unit, context["attempts"]) for unit in (Unit.USD, Unit.GPU_HOURS, Unit.GPUS)]
+        context["ledgers"] = [ledger for ledger in ledgers if ledger.lines]
+        return self.answer(request, "jobs/job_cost.html", context)
+
+
+class StopJob(Page):
+    """Cancel or start again one job."""
+
+    right = "jobs.cancel"
+    kind = "cancel"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it and go back to the job."""
+        job = job_for(actor=self.actor, may="jobs.cancel", uid=uid)
+        job_stop(actor=self.actor, job=job, kind=self.kind)
+        self.say(
+            _("%(name)s is being cancelled.") % {"name": job.name}
+            if self.kind == "cancel"
+            else _("%(name)s starts again from its newest complete checkpoint.") % {"name": job.name}
+        )
+        return HttpResponseRedirect(reverse("job", args=[job.uid]))

@@ -1,0 +1,316 @@
+"""The form of a new job: from what a person types, pastes or uploads to a JobSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from apps.clusters.models import Cluster
+from apps.core.errors import FieldProblem
+from apps.jobs.models import Job, JobTemplate
+from apps.jobs.rules import MAX_SCRIPT_BYTES, SbatchReading, check_script, parse_memory, parse_time, read_sbatch
+from apps.jobs.services import JobSpec
+from apps.teams.models import Team
+
+#: Prefix of a template's parameters among the form's fields.
+PARAMETER = "p_"
+#: Pointer of a problem → the field that shows it.
+FIELD_OF = {"/memory_per_node_mib": "memory", "/time_limit_min": "time_limit"}
+
+
+def minutes_text(minutes: int) -> str:
+    """Minutes as people type them for Slurm: ``2:00:00`` or ``1-04:00:00``."""
+    days, rest = divmod(minutes, 1440)
+    hours, mins = divmod(rest, 60)
+    clock = f"{hours:02d}:{mins:02d}:00" if days else f"{hours}:{mins:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def memory_text(mib: int) -> str:
+    """MiB as people type them: ``64G``, ``500M``; empty for no limit."""
+    if not mib:
+        return ""
+    return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
+
+
+def field_of(pointer: str) -> str:
+    """The form field a problem's pointer belongs to; empty for the whole."""
+    if pointer.startswith("/template_parameters/"):
+        return PARAMETER + pointer.removeprefix("/template_parameters/")
+    if pointer.startswith("/environment"):
+        return "environment"
+    return FIELD_OF.get(pointer, pointer.removeprefix("/"))
+
+
+class JobForm(forms.Form):
+    """A new job. The script comes from a template or from the text or file given.
+
+    ``teams``, ``clusters`` and ``templates`` are what the person may choose from.
+    """
+
+    SOURCES = (("script", gettext_lazy("My script")), ("template", gettext_lazy("Template")))
+
+    key = forms.CharField(max_length=64, widget=forms.HiddenInput)
+    source = forms.ChoiceField(choices=SOURCES, widget=forms.HiddenInput)
+    team = forms.ChoiceField(label=gettext_lazy("Team"))
+    cluster = forms.ChoiceField(label=gettext_lazy("Cluster"))
+    template = forms.ChoiceField(label=gettext_lazy("Template"), required=False)
+    script = forms.CharField(
+        label=gettext_lazy("Script"),
+        required=False,
+        strip=False,
+        widget=forms.Textarea(
+            attrs={"rows": 16, "spellcheck": "false", "autocapitalize": "off", "class": "script-box"}
+        ),
+        help_text=gettext_lazy("Its #SBATCH lines fill the fields below. At most 1 MiB."),
+    )
+    upload = forms.FileField(label=gettext_lazy("Script file"), required=False)
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=100)
+    nodes = forms.IntegerField(label=gettext_lazy("Nodes"), min_value=1, max_value=10_000)
+    gpus_per_node = forms.IntegerField(label=gettext_lazy("GPUs per node"), min_value=1, max_value=16)
+    gpu_type = forms.ChoiceField(label=gettext_lazy("GPU type"), required=False)
+    time_limit = forms.CharField(
+        label=gettext_lazy("Time limit"),
+        max_length=20,
+        help_text=gettext_lazy("Minutes, H:M:S or D-H:M:S. The hold is for all of it."),
+    )
+    partition = forms.ChoiceField(label=gettext_lazy("Partition"), required=False)
+    tasks_per_node = forms.IntegerField(label=gettext_lazy("Tasks per node"), min_value=1, max_value=1024)
+    cpus_per_task = forms.IntegerField(label=gettext_lazy("CPUs per task"), min_value=1, max_value=1024)
+    memory = forms.CharField(
+        label=gettext_lazy("Memory per node"),
+        required=False,
+        max_length=20,
+        help_text=gettext_lazy("Such as 512G; empty: no limit."),
+    )
+    max_recoveries = forms.IntegerField(
+        label=gettext_lazy("Recoveries"),
+        min_value=0,
+        max_value=20,
+        help_text=gettext_lazy("How often a node failure may start it again."),
+    )
+    environment = forms.CharField(
+        label=gettext_lazy("Environment"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text=gettext_lazy("One NAME=value a line."),
+    )
+
+    #: Fields that #SBATCH lines fill.
+    RESOURCES = (
+        "name",
+        "nodes",
+        "gpus_per_node",
+        "gpu_type",
+        "time_limit",
+        "partition",
+        "tasks_per_node",
+        "cpus_per_task",
+        "memory",
+    )
+
+    fallbacks = {
+        "gpu_type": "",
+        "tasks_per_node": 1,
+        "cpus_per_task": 1,
+        "memory": 0,
+        "partition": "",
+        "environment": {},
+        "max_recoveries": 0,
+    }
+
+    def __init__(
+        self,
+        *args: Any,
+        teams: Sequence[Team],
+        clusters: Sequence[Cluster],
+        templates: Sequence[JobTemplate],
+        gpu_types: Mapping[str, Sequence[str]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.templates = {t.name: t for t in templates}
+        self.teams = {t.slug: t for t in teams}
+        self.clusters = {c.uid: c for c in clusters}
+        self._choose("team", [(t.slug, f"{t.name} ({t.slug})") for t in teams])
+        self._choose("cluster", [(c.uid, c.name) for c in clusters])
+        self._choose("template", [(t.name, t.title) for t in templates])
+        chosen = self._raw("cluster")
+        types = gpu_types.get(chosen, ()) if chosen in self.clusters else ()
+        self._choose("gpu_type", [("", _("Any")), *((t, t) for t in types)], keep=self._raw("gpu_type"))
+        cluster = self.clusters.get(chosen)
+        names = [str(p.get("name")) for p in (cluster.observed_partitions if cluster else [])]
+        self._choose("partition", [("", _("Default")), *((n, n) for n in names)], keep=self._raw("partition"))
+        self.parameters = self._add_parameters()
+        for bound in self:
+            described = [f"{bound.auto_id}_helptext"] if bound.help_text else []
+            bound.field.widget.attrs.setdefault("aria-describedby", " ".join([*described, f"{bound.name}-problem"]))
+
+    def _raw(self, name: str) -> str:
+        value = self.data.get(name) if self.is_bound else self.initial.get(name)
+        return str(value or "")
+
+    def _choose(self, name: str, choices: list[tuple[str, str]], keep: str = "") -> None:
+        """Set choices; a value the cluster does not know stays choosable, so that the refusal can name it."""
+        if keep and keep not in {value for value, _label in choices}:
+            choices = [*choices, (keep, keep)]
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = choices
+
+    def _add_parameters(self) -> list[str]:
+        """Fields of the chosen template's parameters; their names."""
+        template = self.templates.get(self._raw("template")) if self._raw("source") == "template" else None
+        names = []
+        for parameter in template.parameters if template else []:
+            name = PARAMETER + str(parameter["name"])
+            label, text = str(parameter.get("label") or parameter["name"]), str(parameter.get("help") or "")
+            field: forms.Field
+            if parameter.get("type") == "choice":
+                options = [(str(c), str(c)) for c in parameter.get("choices", [])]
+                field = forms.ChoiceField(label=label, choices=options, help_text=text)
+            else:
+                # A number's own check is the template's, in the words of its refusal.
+                field = forms.CharField(label=label, help_text=text, max_length=500)
+                if parameter.get("type") in ("integer", "number"):
+                    field.widget = forms.TextInput(attrs={"inputmode": "decimal"})
+            field.initial = parameter.get("default")
+            self.fields[name] = field
+            if not self.is_bound:
+                self.initial.setdefault(name, parameter.get("default"))
+            names.append(name)
+        return names
+
+    @cached_property
+    def given(self) -> tuple[str, list[FieldProblem]]:
+        """The script as text, from the file or the text box, and what is wrong with it; empty for a template."""
+        if self._raw("source") == "template":
+            return "", []
+        upload = self.files.get("upload") if self.files else None
+        if upload is None:
+            return _read(self._raw("script"))
+        if (upload.size or 0) > MAX_SCRIPT_BYTES:
+            text = _("%(size)s bytes; at most %(most)s (1 MiB)") % {
+                "size": f"{upload.size:,}",
+                "most": f"{MAX_SCRIPT_BYTES:,}",
+            }
+            return "", [FieldProblem("/script", "too-large", text)]
+        return _read(upload.read())
+
+    def clean_time_limit(self) -> int:
+        """Minutes."""
+        try:
+            return parse_time(self.cleaned_data["time_limit"])
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean_memory(self) -> int:
+        """MiB; 0 for no limit."""
+        text = self.cleaned_data["memory"].strip()
+        if not text or text == "0":
+            return 0
+        try:
+            return parse_memory(text)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean_environment(self) -> dict[str, str]:
+        """Name → value; a line without = is refused by its number."""
+        found: dict[str, str] = {}
+        for number, line in enumerate(self.cleaned_data["environment"].splitlines(), start=1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            name, eq, value = line.partition("=")
+            if not eq or not name.strip():
+                raise forms.ValidationError(_("line %(number)s is not NAME=value") % {"number": number})
+            found[name.strip()] = value.strip()
+        return found
+
+    def clean(self) -> dict[str, Any]:
+        """The script's own problems belong to the script."""
+        data = super().clean() or self.cleaned_data
+        if data.get("source") == "template":
+            if not data.get("template"):
+                self.add_error("template", _("Choose a template."))
+        else:
+            for problem in self.given[1]:
+                self.add_error("script", problem.detail)
+        return data
+
+    @property
+    def chosen_template(self) -> JobTemplate | None:
+        """The template, when that is the source."""
+        return self.templates.get(self._raw("template")) if self._raw("source") == "template" else None
+
+    def spec(self) -> JobSpec:
+        """The JobSpec of the fields that are valid; a preview fills the others with what changes no cost."""
+        data = {"name": "unnamed", **self.fallbacks, **self.cleaned_data}
+        template = self.chosen_template
+        return JobSpec(
+            name=data["name"],
+            nodes=data["nodes"],
+            gpus_per_node=data["gpus_per_node"],
+            time_limit_min=data["time_limit"],
+            script="" if template else self.given[0],
+            gpu_type=data["gpu_type"],
+            tasks_per_node=data["tasks_per_node"],
+            cpus_per_task=data["cpus_per_task"],
+            memory_per_node_mib=data["memory"],
+            partition=data["partition"],
+            environment=data["environment"],
+            max_recoveries=data["max_recoveries"],
+            template=template,
+            template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
+        )
+
+    def show(self, problems: Sequence[FieldProblem]) -> None:
+        """Put a refusal's problems at their fields; what has no field goes to the whole form."""
+        for problem in problems:
+            name = field_of(problem.pointer)
+            self.add_error(name if name in self.fields else None, problem.detail)
+
+
+def _read(data: bytes | str) -> tuple[str, list[FieldProblem]]:
+    text, problems = check_script(data)
+    return text, problems or read_sbatch(text).problems
+
+
+def initial_from_sbatch(reading: SbatchReading) -> dict[str, Any]:
+    """Form values of what the #SBATCH lines say."""
+    values: dict[str, Any] = dict(reading.fields)
+    if "time_limit_min" in values:
+        values["time_limit"] = minutes_text(values.pop("time_limit_min"))
+    if "memory_per_node_mib" in values:
+        values["memory"] = memory_text(values.pop("memory_per_node_mib"))
+    return values
+
+
+def initial_from_job(job: Job) -> dict[str, Any]:
+    """Form values that would submit the same again."""
+    is_template = job.template is not None and job.template.is_enabled
+    values: dict[str, Any] = {
+        "source": "template" if is_template else "script",
+        "team": job.team.slug,
+        "cluster": job.cluster.uid,
+        "template": job.template.name if job.template else "",
+        "script": "" if is_template else job.script,
+        "name": job.name,
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "gpu_type": job.gpu_type,
+        "time_limit": minutes_text(job.time_limit_min),
+        "partition": job.partition,
+        "tasks_per_node": job.tasks_per_node,
+        "cpus_per_task": job.cpus_per_task,
+        "memory": memory_text(job.memory_per_node_mib),
+        "max_recoveries": job.max_recoveries,
+        "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
+    }
+    if is_template:
+        values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}
+    return values

@@ -1,0 +1,234 @@
+"""The page of a new job: fields filled from a script, what will happen, and the submit."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from apps.clusters.selectors import clusters_visible_to, gpu_types_of
+from apps.clusters.states import ClusterPhase
+from apps.core.errors import FieldProblem, NotFound, Refusal
+from apps.core.pages import Page, once
+from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
+from apps.jobs.models import Job
+from apps.jobs.rules import read_sbatch
+from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
+from apps.jobs.services import Preview, job_preview, job_submit
+from apps.teams.permissions import Actor
+from apps.teams.selectors import teams_visible_to
+
+TEMPLATE = "jobs/new.html"
+#: Fields that show no problem of their own while the form is being filled.
+_SILENT = frozenset({"key", "source", "upload"})
+DEFAULTS = {
+    "nodes": 1,
+    "gpus_per_node": 8,
+    "time_limit": "1:00:00",
+    "tasks_per_node": 1,
+    "cpus_per_task": 1,
+    "max_recoveries": 3,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the right column shows: the preview where one can be made, and what still stands in the way."""
+
+    preview: Preview | None
+    missing: list[str]
+    problems: list[str]
+    at_fields: dict[str, str]
+
+    @property
+    def is_accepted(self) -> bool:
+        """A submit now would be accepted."""
+        fits = self.preview is not None and self.preview.usd_left >= 0 and self.preview.gpus_left >= 0
+        return fits and not self.missing and not self.problems and not self.at_fields
+
+
+def verdict_of(actor: Actor, form: JobForm) -> Verdict:
+    """Judge a half-filled form: fields that are merely empty are missing, not wrong."""
+    form.is_valid()
+    missing, at_fields, problems = [], {}, []
+    for name, errors in form.errors.as_data().items():
+        if name == "__all__":
+            problems += [str(m) for e in errors for m in e.messages]
+        elif name in form.fields and not form[name].value() and name != "upload":
+            missing.append(str(form.fields[name].label))
+        else:
+            at_fields[name] = " ".join(str(m) for e in errors for m in e.messages)
+    team = form.teams.get(form.cleaned_data.get("team", ""))
+    cluster = form.clusters.get(form.cleaned_data.get("cluster", ""))
+    sized = all(form.cleaned_data.get(name) is not None for name in ("nodes", "gpus_per_node", "time_limit"))
+    if team is None or cluster is None or not sized:
+        return Verdict(None, missing, problems, at_fields)
+    preview = job_preview(actor=actor, team=team, cluster=cluster, spec=form.spec())
+    for problem in preview.problems:
+        name = field_of(problem.pointer)
+        if name in form.errors or (name == "script" and form["script"].value() in ("", None)):
+            continue
+        if name in form.fields:
+            at_fields.setdefault(name, problem.detail)
+        else:
+            problems.append(problem.detail)
+    return Verdict(preview, missing, problems, at_fields)
+
+
+class _NewJob(Page):
+    """What the three addresses of the page share."""
+
+    right = "jobs.submit"
+    abstract = True
+
+    def form(self, data: QueryDict | None = None, files: Any = None, initial: dict[str, Any] | None = None) -> JobForm:
+        """The form with what this person may choose."""
+        clusters = list(clusters_visible_to(self.actor).exclude(phase=ClusterPhase.DELETING))
+        return JobForm(
+            data,
+            files,
+            initial=initial,
+            teams=list(teams_visible_to(self.actor, "jobs.submit")),
+            clusters=clusters,
+            templates=list(templates_visible_to(self.actor)),
+            gpu_types=gpu_types_of(clusters),
+        )
+
+
+class NewJob(_NewJob):
+    """The page itself."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """An empty form, or one filled from ``?from=<job>`` or ``?template=<name>``."""
+        initial: dict[str, Any] = {**DEFAULTS, "source": "script", "key": uuid.uuid4().hex}
+        probe = self.form()
+        for name in ("team", "cluster", "template"):
+            choices = list(getattr(probe, f"{name}s"))
+            initial[name] = choices[0] if choices else ""
+        if uid := request.GET.get("from"):
+            job = job_for(actor=self.actor, may="jobs.view", uid=uid)
+            initial |= initial_from_job(job)
+        if wanted := request.GET.get("template"):
+            if wanted not in probe.templates:
+                raise NotFound(_("There is no template %(name)s.") % {"name": wanted})
+            initial |= {"source": "template", "template": wanted}
+        form = self.form(initial=initial)
+        context = {"form": form, "seen": "{}", "can_submit": bool(form.teams and form.clusters)}
+        return render(request, TEMPLATE, context)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Submit. A second click gets the first one's job; a refusal shows the form with its reasons."""
+        form = self.form(request.POST, request.FILES)
+        if form.is_valid():
+            team, cluster = form.teams[form.cleaned_data["team"]], form.clusters[form.cleaned_data["cluster"]]
+
+            def effect() -> str:
+                job = job_submit(actor=self.actor, team=team, cluster=cluster, spec=form.spec())
+                return reverse("job", args=[job.uid])
+
+            try:
+                return HttpResponseRedirect(once(request, form.cleaned_data["key"], effect))
+            except Refusal as refusal:
+                form.show(refusal.problems or [FieldProblem("", refusal.code, refusal.detail)])
+        context = {"form": form, "seen": request.POST.get("seen", "{}"), "can_submit": True}
+        return render(request, TEMPLATE, context, status=422)
+
+
+class ReadScript(_NewJob):
+    """Reads a script, a template or a cluster as it is chosen, and fills the fields it decides.
+
+    Values travel in a header that the page's script writes into the fields one by one, so that
+    nothing is swapped under the hands of a person who types elsewhere in the form.
+    """
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """A fragment of what changed around the fields. Only what changed in the script changes a field."""
+        data = request.POST
+        what = data.get("what", "script")
+        form = self.form(data, request.FILES)
+        text, problems = form.given
+        if what == "template":
+            text = form.chosen_template.script if form.chosen_template else ""
+        reading = read_sbatch(text)
+        values = initial_from_sbatch(reading) if what != "cluster" else {}
+        seen = _object(data.get("seen", "{}"))
+        changes = {name: str(value)[:200] for name, value in values.items() if seen.get(name) != value}
+        upload = request.FILES.get("upload")
+        if upload is not None and not data.get("name") and "name" not in values:
+            changes["name"] = _name_from(upload.name or "")
+        uploaded = upload is not None and bool(text)
+        context = {
+            "form": self.form(initial={name: data.get(name, "") for name in data} | changes),
+            "what": what,
+            # An empty text box is no mistake before the submit.
+            "problems": [p.detail for p in problems] if data.get("script", "").strip() or upload is not None else [],
+            "from_file": upload is not None,
+            "uploaded": uploaded,
+            "script": text,
+            "remarks": reading.remarks,
+            "filled": [str(form.fields[name].label) for name in changes if name in form.fields],
+        }
+        response = render(request, f"{TEMPLATE}#read", context)
+        fill = changes if what == "cluster" else {**changes, "seen": json.dumps(values)}
+        response["HX-Trigger-After-Settle"] = json.dumps({"qd:fill": fill, "qd:preview": ""})
+        return response
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _name_from(file_name: str) -> str:
+    stem = file_name.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem).strip("-._")[:60]
+
+
+class PreviewJob(_NewJob):
+    """What will happen: the right column."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """A fragment, with the problems put at their fields."""
+        form = self.form(request.POST, request.FILES)
+        verdict = verdict_of(self.actor, form)
+        script = verdict.preview.script if verdict.preview else ""
+        last = _last_run(self.actor, form)
+        context = {
+            "form": form,
+            "verdict": verdict,
+            "preview": verdict.preview,
+            "field_problems": [(name, verdict.at_fields.get(name, "")) for name in form.fields if name not in _SILENT],
+            "last": last,
+            "changes": list(changes_between(last.script, script)) if last and script else [],
+        }
+        return render(request, f"{TEMPLATE}#preview", context)
+
+
+def _last_run(actor: Actor, form: JobForm) -> Job | None:
+    """The person's newest job of this name, else of this template."""
+    mine = jobs_visible_to(actor).filter(owner_id=actor.user_id).order_by("-created_at", "-id")
+    name = form.cleaned_data.get("name", "")
+    found = mine.filter(name=name).first() if name else None
+    template = form.chosen_template
+    if found is None and template is not None:
+        found = mine.filter(template=template).first()
+    return found
+
+
+def changes_between(old: str, new: str) -> Iterable[tuple[str, str]]:
+    """Changed lines with two lines of context as (class, text): add, del, or empty for context."""
+    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2):
+        if line.startswith(("---", "+++")):
+            continue
+        yield {"+": "add", "-": "del", "@": "skip"}.get(line[:1], ""), line

@@ -1,0 +1,279 @@
+"""The list of jobs: filters, order, pages, CSV, live rows, and stopping several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from apps.clusters.selectors import clusters_visible_to
+from apps.core import clock
+from apps.core.errors import BadQuery, Refusal
+from apps.core.lists import csv_answer, filtered_rows, listing
+from apps.core.pages import Page
+from apps.costs.selectors import sums_of
+from apps.jobs.api import JobFilter
+from apps.jobs.models import Job
+from apps.jobs.permissions import can_cancel_job
+from apps.jobs.selectors import job_costs, jobs_visible_to
+from apps.jobs.services import job_stop
+from apps.jobs.states import JOB_LIVE, JobPhase
+from apps.teams.permissions import Actor
+from apps.teams.selectors import teams_visible_to
+
+SORTS = {
+    "-created_at": "-created_at",
+    "created_at": "created_at",
+    "name": "name",
+    "-name": "-name",
+    "nodes": "nodes",
+    "-nodes": "-nodes",
+    "phase": "phase",
+    "-phase": "-phase",
+    "owner": "owner_name",
+    "-owner": "-owner_name",
+}
+LABELS = {
+    "phase": gettext_lazy("State"),
+    "team": gettext_lazy("Team"),
+    "cluster": gettext_lazy("Cluster"),
+    "owner": gettext_lazy("Owner"),
+    "q": gettext_lazy("Text"),
+}
+MAX_BULK = 100
+KINDS = ("cancel", "requeue")
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One row of the list: the job, what it cost, when its waiting ended, and whether one may stop it."""
+
+    job: Job
+    usd: Decimal
+    waited_until: datetime | None
+    may_stop: bool
+
+
+def rows_of(actor: Actor, jobs: list[Job]) -> list[JobRow]:
+    """Rows of these jobs; one query for all their costs."""
+    costs = job_costs(jobs)
+    return [JobRow(j, costs[j.uid], j.started_at or j.ended_at, can_cancel_job(actor, j)) for j in jobs]
+
+
+def poll_query(request: HttpRequest, rows: Iterable[JobRow], newest: str) -> str:
+    """The address of the next look at the rows that may still change; empty when there is nothing to look for."""
+    live = [row.job.uid for row in rows if not row.job.has_ended]
+    if not live and not newest:
+        return ""
+    query: list[tuple[str, str]] = [(n, v) for n, vs in request.GET.lists() for v in vs if n in JobFilter.base_filters]
+    query += [("uid", uid) for uid in live]
+    if newest:
+        query.append(("newest", newest))
+    return f"{reverse('jobs-rows')}?{urlencode(query)}"
+
+
+class JobList(Page):
+    """All jobs one may see."""
+
+    right = "jobs.view"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """The page. Raises BadQuery for what it does not know."""
+        found = listing(
+            request,
+            jobs_visible_to(self.actor),
+            JobFilter,
+            sorts=SORTS,
+            labels=LABELS,
+            words={"phase": lambda value: str(JobPhase(value).label)},
+        )
+        rows = rows_of(self.actor, found.rows)
+        # New rows are told of only where they would appear: at the head of the newest-first list.
+        watch = found.is_first and found.sort == "-created_at"
+        newest = (rows[0].job.uid if rows else "none") if watch else ""
+        context = {
+            "list": found,
+            "rows": rows,
+            "poll": poll_query(request, rows, newest),
+            "has_live": any(not row.job.has_ended for row in rows),
+            "newer": 0,
+            "phases": JobPhase.choices,
+            "live_phases": ",".join(sorted(JOB_LIVE)),
+            "teams": list(teams_visible_to(self.actor, "jobs.view")[:200]),
+            "clusters": list(clusters_visible_to(self.actor)[:200]),
+            "may_submit": self.actor.holds("jobs.submit"),
+            "any_stoppable": any(row.may_stop for row in rows),
+        }
+        return render(request, "jobs/jobs.html", context)
+
+
+class JobRows(Page):
+    """The live rows of a list that is open in a browser, and how many newer ones there are."""
+
+    right = "jobs.view"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """A fragment: fresh copies of the rows named by ``uid``, and the next poll."""
+        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("uid", "newest"))
+        uids = request.GET.getlist("uid")[:500]
+        rows = rows_of(self.actor, list(jobs_visible_to(self.actor).filter(uid__in=uids))) if uids else []
+        newest = request.GET.get("newest", "")
+        newer = 0
+        if newest:
+            # uids are sortable by time, so "newer than" needs no instant in the address.
+            newer = (matching.filter(uid__gt=newest) if newest != "none" else matching).count()
+        context = {
+            "rows": rows,
+            "poll": poll_query(request, rows, newest),
+            "has_live": any(not row.job.has_ended for row in rows),
+            "newer": newer,
+            "list_query": urlencode(
+                [(n, v) for n, vs in request.GET.lists() for v in vs if n in JobFilter.base_filters]
+            ),
+        }
+        return render(request, "jobs/jobs.html#poll_answer", context)
+
+
+class JobCsv(Page):
+    """The filtered set as CSV."""
+
+    right = "jobs.view"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Every matching job, newest first."""
+        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("sort", "cursor"))
+        jobs = list(matching.order_by("-created_at", "-id")[:20_001])
+        sums = {}
+        for start in range(0, len(jobs), 500):
+            sums.update(sums_of(job.uid for job in jobs[start : start + 500]))
+        header = [
+            "uid",
+            "name",
+            "phase",
+            "team",
+            "owner",
+            "cluster",
+            "nodes",
+            "gpus",
+            "created_at",
+            "started_at",
+            "ended_at",
+            "step",
+            "total_steps",
+            "usd_held",
+            "usd_charged",
+            "usd_released",
+        ]
+        return csv_answer("jobs", header, (_csv_row(job, sums.get(job.uid)) for job in jobs))
+
+
+def _csv_row(job: Job, sums: Any) -> list[Any]:
+    return [
+        job.uid,
+        job.name,
+        str(job.phase),
+        job.team.slug,
+        job.owner_name,
+        job.cluster.name,
+        job.nodes,
+        job.gpus,
+        clock.iso(job.created_at),
+        clock.iso(job.started_at),
+        clock.iso(job.ended_at),
+        job.step,
+        job.total_steps,
+        sums.held if sums else 0,
+        sums.charged if sums else 0,
+        sums.released if sums else 0,
+    ]
+
+
+@dataclass(frozen=True)
+class StopLine:
+    """One picked job in the preview: whether it would be stopped, and why not."""
+
+    job: Job
+    problem: str
+
+
+def stop_lines(actor: Actor, uids: list[str], kind: str) -> list[StopLine]:
+    """What stopping these jobs would do, in the order given; unknown ones are left out, they are not the actor's."""
+    found = {job.uid: job for job in jobs_visible_to(actor).filter(uid__in=uids)}
+    return [StopLine(found[uid], _stop_problem(actor, found[uid], kind)) for uid in uids if uid in found]
+
+
+def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
+    if job.has_ended:
+        return _("has already ended")
+    if job.stop_kind == "cancel" or (job.stop_kind and kind == "requeue"):
+        return _("is already being stopped")
+    if not can_cancel_job(actor, job):
+        return _("is not yours to stop")
+    return ""
+
+
+def _picked(data: Any) -> tuple[list[str], str]:
+    uids = list(dict.fromkeys(data.getlist("uid")))
+    kind = data.get("kind", "cancel")
+    if kind not in KINDS:
+        raise BadQuery(f"kind: must be one of {', '.join(KINDS)}")
+    if len(uids) > MAX_BULK:
+        raise BadQuery(_("at most %(most)s jobs at once") % {"most": MAX_BULK})
+    return uids, kind
+
+
+class BulkStop(Page):
+    """Cancel or start again several jobs: a preview first, then one by one."""
+
+    right = "jobs.cancel"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """The preview that the dialog shows."""
+        uids, kind = _picked(request.GET)
+        lines = stop_lines(self.actor, uids, kind)
+        going = [line.job for line in lines if not line.problem]
+        sums = sums_of(job.uid for job in going)
+        context = {
+            "lines": lines,
+            "going": going,
+            "skipped": [line for line in lines if line.problem],
+            "kind": kind,
+            "gpus": sum(job.gpus for job in going),
+            "usd_open": sum((s.open_hold for s in sums.values()), Decimal(0)),
+        }
+        return render(request, "jobs/jobs.html#stop_preview", context)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Stop them; what could not be stopped is named."""
+        uids, kind = _picked(request.POST)
+        done, skipped = 0, []
+        for line in stop_lines(self.actor, uids, kind):
+            problem = line.problem
+            if not problem:
+                try:
+                    job_stop(actor=self.actor, job=line.job, kind=kind)
+                    done += 1
+                    continue
+                except Refusal as refusal:
+                    problem = refusal.detail
+            skipped.append(f"{line.job.name} {problem}")
+        if done:
+            text = (
+                ngettext("%(count)s job is being cancelled.", "%(count)s jobs are being cancelled.", done)
+                if kind == "cancel"
+                else ngettext("%(count)s job starts again.", "%(count)s jobs start again.", done)
+            )
+            self.say(text % {"count": done})
+        if skipped:
+            messages.warning(request, _("Left alone: %(what)s") % {"what": "; ".join(skipped)})
+        return HttpResponseRedirect(reverse("jobs"))

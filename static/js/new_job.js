@@ -1,0 +1,48 @@
+/* New job: where the script comes from, values that a script fills in, and the file box. */
+(function () {
+  "use strict";
+  function one(selector) { return document.querySelector(selector); }
+  function all(selector) { return Array.prototype.slice.call(document.querySelectorAll(selector)); }
+  document.addEventListener("DOMContentLoaded", function () {
+    var form = one("#job-form");
+    if (!form) { return; }
+    function preview() { window.htmx.trigger(document.body, "qd:preview"); }
+    function choose(source) {
+      form.elements.source.value = source;
+      all("[data-source]").forEach(function (tab) {
+        var chosen = tab.dataset.source === source;
+        tab.setAttribute("aria-selected", chosen ? "true" : "false");
+        one("#from-" + tab.dataset.source).hidden = !chosen;
+      });
+      if (source === "template" && !one("#parameters").childElementCount) {
+        window.htmx.trigger(document.body, "qd:template");
+      } else {
+        preview();
+      }
+    }
+    all("[data-source]").forEach(function (tab) {
+      tab.addEventListener("click", function () { choose(tab.dataset.source); });
+      tab.addEventListener("keydown", function (event) {
+        if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") { return; }
+        var other = all("[data-source]").filter(function (t) { return t !== tab; })[0];
+        if (other) { other.focus(); choose(other.dataset.source); }
+      });
+    });
+    document.body.addEventListener("qd:fill", function (event) {
+      Object.keys(event.detail).forEach(function (name) {
+        var input = form.elements[name], value = String(event.detail[name]);
+        if (!input || name === "value" || name === "elt") { return; }
+        if (input.tagName === "SELECT" && !Array.prototype.some.call(input.options, function (o) { return o.value === value; })) {
+          input.add(new Option(value, value));
+        }
+        input.value = value;
+      });
+    });
+    document.addEventListener("htmx:afterRequest", function (event) {
+      if (event.detail.elt.matches("[data-reader]")) { one("#id_upload").value = ""; }
+    });
+    form.elements.template.addEventListener("change", function () {
+      all("[data-template-words]").forEach(function (p) { p.hidden = p.dataset.templateWords !== form.elements.template.value; });
+    });
+  });
+})();
