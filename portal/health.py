@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -12,7 +13,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest, multiprocess
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from apps.clusters.models import Cluster
@@ -85,6 +86,15 @@ class StateCollector(Collector):
         yield worker
 
 
+class ProcessesCollector(Collector):
+    """What every process counted in its files below ``var/metrics``; containers have folders of their own there."""
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a metric, summed over processes."""
+        files = [str(path) for path in (Path(settings.VAR_DIR) / "metrics").rglob("*.db")]
+        yield from multiprocess.MultiProcessCollector.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+
+
 def _may_read(request: HttpRequest) -> bool:
     token = settings.CONFIG.metrics_token.get_secret_value()
     if token:
@@ -94,7 +104,7 @@ def _may_read(request: HttpRequest) -> bool:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Prometheus' page; with several processes (PROMETHEUS_MULTIPROC_DIR) web and worker are summed."""
+    """Prometheus' page; with PROMETHEUS_MULTIPROC_DIR set, all processes that share the var folder are summed."""
     if not _may_read(request):
         return HttpResponse("forbidden\n", status=403, content_type="text/plain")
     registry: CollectorRegistry = CollectorRegistry()
@@ -102,7 +112,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     text = generate_latest(registry)
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         shared: CollectorRegistry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        shared.register(ProcessesCollector())
         text += generate_latest(shared)
     else:
         text += generate_latest(REGISTRY)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from portal import processes
 from portal.supervisor import Service, SetupProblem, answers, port_is_free
 
 CLOUD_PORTS = {"control": 5600, "aws": 5601, "slurm": 5602, "dcgm": 5603}
@@ -111,56 +112,16 @@ def services(layout: Layout) -> list[Service]:
         found.append(_sandbox(layout))
     if layout.slurm == "real":
         found.append(_real_slurm(layout))
-    celery = _python("-m", "celery", "-A", "worker.app")
-    # Without the heartbeat file of a worker that is ready, "celery inspect" would be the check: slow and chatty.
-    found.append(
+    found += [
         Service(
             "worker",
-            [
-                *celery,
-                "worker",
-                f"--concurrency={layout.workers}",
-                "--without-gossip",
-                "--without-mingle",
-                "--hostname=worker@quarterdeck",
-                "--loglevel=WARNING",
-            ],
+            processes.worker(name="quarterdeck", processes=layout.workers),
             f"{layout.workers} processes",
             shared,
-        )
-    )
-    found.append(
-        Service(
-            "beat",
-            [*celery, "beat", f"--schedule={var / 'beat-schedule'}", "--pidfile=", "--loglevel=WARNING"],
-            "rings every second",
-            shared,
-        )
-    )
-    found.append(
-        Service(
-            "web",
-            _python(
-                "-m",
-                "granian",
-                "--interface",
-                "asginl",
-                "--host",
-                layout.host,
-                "--port",
-                str(layout.port),
-                "--workers",
-                "1",
-                "--workers-kill-timeout",
-                "5",
-                "--no-ws",
-                "portal.asgi:application",
-            ),
-            layout.url,
-            shared,
-            answers(layout.host, layout.port),
-        )
-    )
+        ),
+        Service("beat", processes.beat(var / "beat-schedule"), "rings every second", shared),
+        Service("web", processes.web(layout.host, layout.port), layout.url, shared, answers(layout.host, layout.port)),
+    ]
     return found
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class Supervisor:
         self.say = say
         self.cwd = cwd
         self.stopping = False
+        self._guard: subprocess.Popen[str] | None = None
         self._names = max((len(s.name) for s in services), default=0)
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -120,21 +122,30 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # nothing but prctl runs there
             )
+        self._tell_guard(f"+{service.process.pid}")
         service.starts.append(time.monotonic())
         deadline = time.monotonic() + service.ready_within_s
         while service.is_ready is not None and not service.is_ready():
             if service.process.poll() is not None:
                 code = service.process.returncode
                 raise SetupProblem(f"{service.name} ended with code {code} before it was ready: {_last_line(path)}")
-            if time.monotonic() > deadline or self.stopping:
+            if self.stopping:
+                raise KeyboardInterrupt
+            if time.monotonic() > deadline:
                 raise SetupProblem(f"{service.name} is not ready after {service.ready_within_s:.0f} s; its log: {path}")
             time.sleep(0.05)
         self.line(service, f"{service.what}  (pid {service.process.pid}, log {_short(path)})")
 
     def start_all(self) -> None:
-        """Start in order. What was started is stopped again when one fails."""
+        """Start in order. What was started is stopped again when one fails or a signal comes (KeyboardInterrupt)."""
+        # From here on a signal only sets a flag: a second Ctrl-C must not cut the stopping short.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
         try:
+            self._start_guard()
             for service in self.services:
+                if self.stopping:
+                    raise KeyboardInterrupt
                 self.start(service)
         except BaseException:
             self.stop_all()
@@ -142,8 +153,6 @@ class Supervisor:
 
     def watch(self) -> int:
         """Stay until a signal; a process that ends is restarted with a line, too many times ends everything with 1."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
         code = 0
         while not self.stopping:
             for service in self.services:
@@ -172,13 +181,18 @@ class Supervisor:
             return False
         self.line(service, f"ENDED with code {ended} ({_last_line(log)}); starting it again")
         _kill_group(service.process.pid, signal.SIGKILL)
-        time.sleep(min(5.0, 0.5 * 2 ** len(recent)))
+        self._tell_guard(f"-{service.process.pid}")
+        until = time.monotonic() + min(5.0, 0.5 * 2 ** len(recent))
+        while time.monotonic() < until and not self.stopping:
+            time.sleep(0.05)
         if self.stopping:
             return True
         try:
             self.start(service)
         except SetupProblem as problem:
             self.line(service, str(problem))
+        except KeyboardInterrupt:
+            return True
         return True
 
     def stop_all(self) -> None:
@@ -200,6 +214,30 @@ class Supervisor:
         for service in running:
             assert service.process is not None
             _kill_group(service.process.pid, signal.SIGKILL)
+        self._tell_guard("done")
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+
+    def _start_guard(self) -> None:
+        """A process that ends the services when this one is killed without a chance to do so itself."""
+        from portal import guard
+
+        self._guard = subprocess.Popen(
+            [sys.executable, "-S", "-E", guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def _tell_guard(self, word: str) -> None:
+        if self._guard is None or self._guard.stdin is None:
+            return
+        try:
+            self._guard.stdin.write(word + "\n")
+            self._guard.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            # Somebody killed the guard; the services still die with the supervisor by prctl.
+            self._guard = None
 
 
 def _kill_group(pid: int, number: int) -> None:
