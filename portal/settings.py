@@ -301,6 +301,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": CONFIG.log_level if ENV != "test" else "WARNING"},
     "loggers": {
         "django_structlog": {"level": "WARNING"},
+        "celery": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
         "httpx2": {"level": "WARNING"},
         "botocore": {"level": "WARNING"},

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 VISITS = Counter("qd_visits_total", "Visits of intents by how they ended.", ["kind", "outcome"])
 VISIT_SECONDS = Histogram("qd_visit_duration_seconds", "Time of one visit.", ["kind"])
+QUIET = frozenset({"cluster.queue", "cluster.nodes", "cluster.exporters", "account.check", "account.sweep"})
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def visit(claim: intents.Claim, reconcilers: Mapping[str, Reconciler]) -> str:
     token = request_id_var.set(claim.request_id)
     structlog.contextvars.bind_contextvars(request_id=claim.request_id, intent=claim.kind, key=claim.key)
     began = time.monotonic()
+    outcome = "killed"
     try:
         reconciler = reconcilers.get(claim.kind)
         if reconciler is None:
@@ -62,6 +64,9 @@ def visit(claim: intents.Claim, reconcilers: Mapping[str, Reconciler]) -> str:
     finally:
         took = time.monotonic() - began
         VISIT_SECONDS.labels(claim.kind).observe(took)
+        # Collectors come round all day; what someone asked for is worth a line.
+        say = log.debug if claim.kind in QUIET else log.info
+        say("visit", outcome=outcome, took_ms=round(took * 1000))
         structlog.contextvars.unbind_contextvars("request_id", "intent", "key")
         request_id_var.reset(token)
     VISITS.labels(claim.kind, outcome).inc()

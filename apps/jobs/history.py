@@ -27,7 +27,7 @@ class Curve:
 
     ``loss`` and ``tokens_per_s`` join the attempts: where two report a step the later one counts.
     ``lost_loss`` holds what an earlier attempt had reached beyond the checkpoint the next one
-    resumed from. ``joins`` is (first step, attempt number) of every attempt after the first.
+    resumed from, drawn through at the steps that only the later one reported. ``joins`` is (first step, attempt number) of every attempt after the first.
     """
 
     steps: list[int]
@@ -44,21 +44,42 @@ def curve_of(points: Sequence[ProgressPoint]) -> Curve:
         number = point.attempt.number
         first_step[number] = min(point.step, first_step.get(number, point.step))
     kept: dict[int, ProgressPoint] = {}
-    lost: dict[int, float | None] = {}
+    lost: dict[int, dict[int, float]] = {}
     for point in points:
         later = [step for number, step in first_step.items() if number > point.attempt.number]
         if later and point.step >= min(later):
-            lost[point.step] = point.loss
+            if point.loss is not None:
+                lost.setdefault(point.attempt.number, {})[point.step] = point.loss
         else:
             kept[point.step] = point
-    steps = sorted({*kept, *lost})
+    steps = sorted({*kept, *(step for reached in lost.values() for step in reached)})
+    drawn: dict[int, float] = {}
+    for reached in lost.values():
+        drawn.update(_drawn_through(reached, steps))
     return Curve(
         steps=steps,
         loss=[kept[s].loss if s in kept else None for s in steps],
-        lost_loss=[lost.get(s) for s in steps],
+        lost_loss=[drawn.get(s) for s in steps],
         tokens_per_s=[kept[s].tokens_per_s if s in kept else None for s in steps],
         joins=sorted((step, number) for number, step in first_step.items() if number > min(first_step)),
     )
+
+
+def _drawn_through(reached: dict[int, float], steps: Sequence[int]) -> dict[int, float]:
+    """The straight lines between an attempt's points, at every one of ``steps`` they cross."""
+    known = sorted(reached)
+    found: dict[int, float] = {}
+    at = 0
+    for step in steps:
+        if not known[0] <= step <= known[-1]:
+            continue
+        while known[at + 1 : at + 2] and known[at + 1] <= step:
+            at += 1
+        left = known[at]
+        right = known[min(at + 1, len(known) - 1)]
+        part = (step - left) / (right - left) if right > left else 0.0
+        found[step] = reached[left] + (reached[right] - reached[left]) * part
+    return found
 
 
 # --- where the time went -------------------------------------------------------------------------

@@ -101,6 +101,8 @@ def attempt_running(attempt: Attempt) -> None:
         if job.phase in (JobPhase.QUEUED, JobPhase.PENDING, JobPhase.RECOVERING):
             columns: dict[str, Any] = {"started_at": attempt.started_at} if job.started_at is None else {}
             move(job, JOB_TRANSITIONS, JobPhase.RUNNING, message="", **columns)
+        # The grid of nodes should show it at once, not at the collector's next round.
+        intent_ask("cluster.nodes", job.cluster.uid)
         where = ", ".join(attempt.nodes)
         _job_event(job, "AttemptRunning", f"attempt {attempt.number} runs on {where}", attempt, nodes=attempt.nodes)
 
@@ -211,6 +213,7 @@ def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") ->
             )
         move(attempt, ATTEMPT_TRANSITIONS, phase, ended_at=ended_at, reason=reason, message=message[:500])
         series_rejudge(job.series, alive_attempts=alive_attempt_uids(job))
+        intent_ask("cluster.nodes", job.cluster.uid)
         label = AttemptPhase(phase).label
         text = f"attempt {attempt.number}: {label}" + (f" ({reason})" if reason else "")
         _job_event(job, "AttemptEnded", text, attempt, phase=phase, reason=reason, exit_code=attempt.exit_code)

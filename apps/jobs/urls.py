@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.jobs import detail_views, submit_views, views
+from apps.jobs import cluster_views, detail_views, submit_views, views
 
 urlpatterns: list[URLPattern] = [
     path("jobs", views.JobList.as_view(), name="jobs"),
@@ -14,6 +14,8 @@ urlpatterns: list[URLPattern] = [
     path("jobs/new", submit_views.NewJob.as_view(), name="job-new"),
     path("jobs/new/read", submit_views.ReadScript.as_view(), name="job-new-read"),
     path("jobs/new/preview", submit_views.PreviewJob.as_view(), name="job-new-preview"),
+    path("jobs/on-cluster/<str:uid>", cluster_views.JobsOnCluster.as_view(), name="jobs-on-cluster"),
+    path("jobs/on-node/<str:uid>", cluster_views.JobsOnNode.as_view(), name="jobs-on-node"),
     path("jobs/<str:uid>", detail_views.JobOverview.as_view(), name="job"),
     path("jobs/<str:uid>/curve.json", detail_views.JobCurve.as_view(), name="job-curve"),
     path("jobs/<str:uid>/logs", detail_views.JobLogs.as_view(), name="job-logs"),

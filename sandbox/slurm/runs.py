@@ -93,7 +93,13 @@ class Runs:
         script.chmod(stat.S_IRWXU)
         mark = f"{self.identity}:{job.job_id}:{job.restarts}:{time.time_ns()}"
         work_dir, note = _work_dir(job)
-        environment = {**job.environment, **batch_environment(job), SANDBOX_MARK: self.identity, RUN_MARK: mark}
+        environment = {
+            **NODE_ENVIRONMENT,
+            **job.environment,
+            **batch_environment(job),
+            SANDBOX_MARK: self.identity,
+            RUN_MARK: mark,
+        }
         environment["PATH"] = f"{self.bin}:{job.environment.get('PATH', '/usr/bin:/bin')}"
         try:
             with contextlib.ExitStack() as files:
@@ -242,6 +248,13 @@ def _output(job: Job, work_dir: Path, pattern: str) -> IO[bytes]:
     return path.open("wb", buffering=0)
 
 
+#: What the pretend machines' image offers every job: where the example programs are, and that they stay on loopback.
+NODE_ENVIRONMENT = {
+    "QD_EXAMPLES": str(Path(__file__).resolve().parents[2] / "examples"),
+    "CHARLM_HOST": "127.0.0.1",
+}
+
+
 def batch_environment(job: Job) -> dict[str, str]:
     """What Slurm puts into the environment of a batch script."""
     nodes = compress(job.nodes)
@@ -269,7 +282,6 @@ def batch_environment(job: Job) -> dict[str, str]:
         "SLURM_NPROCS": str(job.tasks),
         "SLURM_NTASKS": str(job.tasks),
         "SLURM_PROCID": "0",
-        "SLURM_SUBMIT_DIR": job.work_dir,
         "SLURM_TASKS_PER_NODE": f"{per_node}(x{count})" if count > 1 else str(per_node),
     }
     if job.tasks_per_node:

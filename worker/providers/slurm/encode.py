@@ -65,6 +65,7 @@ def _check(request: v.SubmitRequest) -> None:
 def _environment(request: v.SubmitRequest) -> dict[str, str]:
     """The job's environment, with what sbatch would have put there itself and REST does not."""
     told = {
+        "SLURM_SUBMIT_DIR": request.working_directory,
         "SLURM_NTASKS_PER_NODE": str(request.tasks_per_node),
         "SLURM_CPUS_PER_TASK": str(request.cpus_per_task),
         "SRUN_CPUS_PER_TASK": str(request.cpus_per_task),

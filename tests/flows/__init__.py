@@ -1,0 +1,1 @@
+"""The main story told end to end on whole stacks."""
