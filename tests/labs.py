@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -67,7 +68,8 @@ def real_slurm_lab(
     directory.chmod(0o755)
     lab = directory / "lab"
     words = ["--dir", str(lab), "--nodes", str(nodes), "--gpus", str(gpus), "--user", user]
-    words += ["--min-job-age", str(min_job_age_s)]
+    # A test run that is killed must not leave a Slurm behind.
+    words += ["--min-job-age", str(min_job_age_s), "--stop-with", str(os.getpid())]
     if accounting is not None:
         words.append("--accounting" if accounting else "--no-accounting")
     command = [sys.executable, "-m", "sandbox.lab"]

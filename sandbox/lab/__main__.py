@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--gpus", type=int, default=8, help="GPUs a node")
         one.add_argument("--user", default="nobody", help="the user jobs run as")
         one.add_argument("--min-job-age", type=int, default=300, help="seconds a finished job stays in the queue")
+        one.add_argument("--stop-with", type=int, metavar="PID", help="stop when this process ends, however it ends")
         one.add_argument(
             "--accounting",
             action=argparse.BooleanOptionalAction,
@@ -74,6 +75,9 @@ def _run(arguments: argparse.Namespace) -> None:
     options = _options(arguments)
     wanted: list[int] = []
     starting = True
+    guarded = identity_of(arguments.stop_with) if arguments.stop_with else None
+    if arguments.stop_with and guarded is None:
+        raise LabError(f"--stop-with names process {arguments.stop_with}, which does not exist")
 
     def on_signal(received: int, _frame: object) -> None:
         first = not wanted
@@ -90,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> None:
             lab.start()
             starting = False
             print(f"lab: ready, {options.directory / 'lab.json'}", flush=True)
-            lab.follow(lambda: bool(wanted))
+            lab.follow(lambda: bool(wanted) or (guarded is not None and identity_of(guarded.pid) != guarded))
         except _Interrupted:
             pass
         finally:
@@ -111,6 +115,8 @@ def _start(arguments: argparse.Namespace) -> None:
         "--min-job-age", str(options.min_job_age_s),
         "--accounting" if options.accounting else "--no-accounting",
     ]  # fmt: skip
+    if arguments.stop_with:
+        words += ["--stop-with", str(arguments.stop_with)]
     home = Path(__file__).resolve().parents[2]
     log_path = options.directory.with_name(options.directory.name + ".log")
     with log_path.open("wb") as log:

@@ -191,6 +191,7 @@ class SchedulerContract:
             "SLURM_GPUS_ON_NODE",
             "SLURM_TASKS_PER_NODE",
             "SLURM_CPUS_PER_TASK",
+            "SLURM_SUBMIT_DIR",
         ]
         script = "\n".join(f'echo "{name}=${name}"' for name in names) + "\necho restarts=${SLURM_RESTART_COUNT:-unset}"
         request = self.request(site, script, nodes=2, tasks_per_node=2)
@@ -211,6 +212,7 @@ class SchedulerContract:
             "SLURM_GPUS_ON_NODE": "8",
             "SLURM_TASKS_PER_NODE": "2(x2)",
             "SLURM_CPUS_PER_TASK": "2",
+            "SLURM_SUBMIT_DIR": str(site.work_dir),
             "restarts": "unset",
         }
 

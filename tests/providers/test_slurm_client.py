@@ -243,6 +243,7 @@ def test_the_old_dialect() -> None:
             "current_working_directory": "/work",
             "environment": {
                 "PATH": "/usr/local/bin:/usr/bin:/bin",
+                "SLURM_SUBMIT_DIR": "/work",
                 "SLURM_NTASKS_PER_NODE": "2",
                 "SLURM_CPUS_PER_TASK": "4",
                 "SRUN_CPUS_PER_TASK": "4",

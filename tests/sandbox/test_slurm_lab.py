@@ -157,6 +157,23 @@ def test_a_killed_supervisor_leaves_no_daemon_after_stop(directory: Path) -> Non
 
 @needs_lab
 @pytest.mark.real_slurm
+def test_a_lab_stops_with_the_process_it_was_given(directory: Path) -> None:
+    owner = subprocess.Popen(["/bin/sleep", "300"])
+    words = ["--dir", str(directory), "--nodes", "1", "--no-accounting", "--stop-with", str(owner.pid)]
+    try:
+        assert run("start", *words).returncode == 0
+        assert with_marker(directory)
+    finally:
+        owner.kill()
+        owner.wait()
+    deadline = time.monotonic() + 10
+    while with_marker(directory) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert with_marker(directory) == []
+
+
+@needs_lab
+@pytest.mark.real_slurm
 @pytest.mark.parametrize("after_s", [0.3, 1.2])
 def test_an_interrupt_while_starting_stops_everything(directory: Path, after_s: float) -> None:
     child = subprocess.Popen(
