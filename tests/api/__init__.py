@@ -1,0 +1,1 @@
+"""Tests of the API: rights, shapes, refusals."""
