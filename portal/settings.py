@@ -212,19 +212,22 @@ USE_I18N = True
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# --- static files: npm's dist folders as they are, plus our own ------------------------------------
+# --- static files: what pages load of npm's packages, as they are, plus our own ---------------------
 _modules = BASE_DIR / "node_modules"
 STATIC_URL = "/static/"
 STATIC_ROOT = Path(os.environ.get("QD_STATIC_ROOT", VAR_DIR / "static"))
-STATICFILES_DIRS: list[Any] = [BASE_DIR / "static"]
-for _prefix, _path in (
-    ("vendor/tabler/css", _modules / "@tabler/core/dist/css"),
-    ("vendor/tabler/js", _modules / "@tabler/core/dist/js"),
-    ("vendor/htmx", _modules / "htmx.org/dist"),
-    ("vendor/uplot", _modules / "uplot/dist"),
-):
-    if _path.is_dir():
-        STATICFILES_DIRS.append((_prefix, _path))
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "portal.assets.VendorFinder",
+]
+#: Only what pages load: the packages hold hundreds of files more, some naming files that they do not bring.
+VENDOR_FILES = {
+    "vendor/tabler/css": (_modules / "@tabler/core/dist/css", ("tabler.min.css", "tabler.min.css.map")),
+    "vendor/htmx": (_modules / "htmx.org/dist", ("htmx.min.js",)),
+    "vendor/uplot": (_modules / "uplot/dist", ("uPlot.min.css", "uPlot.iife.min.js")),
+}
 #: Lucide's drawings, which the ``icon`` tag puts into the page: no sprite of half a megabyte is loaded.
 ICONS_DIR = _modules / "lucide-static/icons"
 STORAGES = {
