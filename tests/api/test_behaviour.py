@@ -201,7 +201,8 @@ def test_a_template_parameter_of_the_wrong_type(as_user: Any, owner: Any, cluste
 
 
 @pytest.mark.parametrize(
-    ("raw", "status", "code"), [(b"{", 400, "MalformedRequest"), (b"[]", 422, "InvalidInput"), (b"\xff", 400, "MalformedRequest")]
+    ("raw", "status", "code"),
+    [(b"{", 400, "MalformedRequest"), (b"[]", 422, "InvalidInput"), (b"\xff", 400, "MalformedRequest")],
 )
 def test_a_body_that_is_not_an_object(as_user: Any, owner: Any, raw: bytes, status: int, code: str) -> None:
     answer = as_user(owner).post("/api/v1/jobs", raw, content_type="application/json")
@@ -235,7 +236,13 @@ def test_rate_limits_tell_how_long_to_wait(as_user: Any, owner: Any, monkeypatch
 
 def batch(*events: dict[str, Any], runner: str = "r1", clock_text: str = "") -> dict[str, Any]:
     return {
-        "runner": {"id": runner, "version": "1", "node": "p5-1", "role": "batch", "clock": clock_text or clock.iso(clock.now())},
+        "runner": {
+            "id": runner,
+            "version": "1",
+            "node": "p5-1",
+            "role": "batch",
+            "clock": clock_text or clock.iso(clock.now()),
+        },
         "events": [{"seq": i + 1, "at": clock.iso(clock.now()), **e} for i, e in enumerate(events)],
     }
 

@@ -71,7 +71,9 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     )
     node = Node.objects.filter(cluster=cluster).first()
     finding = Finding.objects.create(node=node, source="xid", code="79", title="XID 79", severity="reboot")
-    checkpoint = Checkpoint.objects.create(series=job.series, attempt_uid="a", path="/c/step-1", step=1, state="COMPLETE")
+    checkpoint = Checkpoint.objects.create(
+        series=job.series, attempt_uid="a", path="/c/step-1", step=1, state="COMPLETE"
+    )
     return {
         "jobs": job.uid,
         "accounts": account.uid,
@@ -141,7 +143,9 @@ def test_a_scope_less_token_reads_nothing_but_itself(
 
 
 @pytest.mark.parametrize(("path", "method", "right"), [c for c in cases() if c[1] == "GET"])
-def test_an_administrator_reads_everything(as_user: Any, admin: Any, things: Any, path: str, method: str, right: str) -> None:
+def test_an_administrator_reads_everything(
+    as_user: Any, admin: Any, things: Any, path: str, method: str, right: str
+) -> None:
     answer = as_user(admin).send(method, address(path, things))
     assert answer.status_code == 200, (path, answer.content)
 
