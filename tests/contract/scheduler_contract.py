@@ -11,41 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
+from tests.contract.scheduler_site import Site, until
 from worker.providers import errors as e
 from worker.providers import values as v
 from worker.providers.slurm import SlurmScheduler, mint_jwt
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
-
-
-class Site(Protocol):
-    """What a test needs to know of the Slurm it runs on."""
-
-    user: str
-    jwt_key: bytes
-    work_dir: Path
-    api_version: str
-    release: str
-    #: 22.05's slurmdb plugin tells no exit code; its queue does.
-    accounting_tells_exit_codes: bool
-    #: Whether the queue knows a finished job for less than a few seconds.
-    forgets_quickly: bool
-
-    def scheduler(self, **changes: Any) -> SlurmScheduler: ...
-
-
-def until(what: str, probe: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s"
-        time.sleep(0.1)
 
 
 class SchedulerContract:

@@ -16,7 +16,7 @@ import pytest
 
 from sandbox.processes import identity_of
 from sandbox.slurm import Settings
-from tests.contract.scheduler_contract import until
+from tests.contract.scheduler_site import until
 from tests.labs import ROOT, SandboxSlurm, join, sandbox_slurm
 from worker.providers import errors as e
 from worker.providers import values as v
