@@ -7,6 +7,7 @@ from typing import Any
 
 import django_filters
 from django import forms
+from django.utils.translation import gettext as _
 
 
 class ChoicesField(forms.Field):
@@ -23,7 +24,9 @@ class ChoicesField(forms.Field):
             found += [part.strip() for part in str(text).split(",") if part.strip()]
         for part in found:
             if part not in self.values:
-                raise forms.ValidationError(f"{part!r} is not one of {', '.join(self.values)}")
+                raise forms.ValidationError(
+                    _("%(value)s is not one of %(known)s") % {"value": repr(part), "known": ", ".join(self.values)}
+                )
         return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 from django_filters import FilterSet
 
 from apps.core import pagination
@@ -65,7 +66,10 @@ def filtered_rows(
     names = {*filter_class.base_filters, *known}
     unknown = sorted(set(request.GET) - names)
     if unknown:
-        raise BadQuery(f"unknown query parameter {', '.join(unknown)}; known here: {', '.join(sorted(names))}")
+        raise BadQuery(
+            _("unknown query parameter %(unknown)s; known here: %(known)s")
+            % {"unknown": ", ".join(unknown), "known": ", ".join(sorted(names))}
+        )
     return filtered(filter_class, request.GET, rows)
 
 
@@ -89,7 +93,7 @@ def listing(
     matching, values = filtered_rows(request, rows, filter_class, ("sort", "cursor", *known))
     sort = request.GET.get("sort") or next(iter(sorts))
     if sort not in sorts:
-        raise BadQuery(f"sort: {sort} is not one of {', '.join(sorts)}")
+        raise BadQuery(_("sort: %(sort)s is not one of %(known)s") % {"sort": sort, "known": ", ".join(sorts)})
     column = sorts[sort]
     order = [column, "-id" if column.startswith("-") else "id"]
     window = pagination.window(

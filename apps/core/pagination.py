@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from django.core import signing
 from django.db.models import Model, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from apps.core.errors import BadQuery
 
@@ -42,9 +43,9 @@ def _decode(cursor: str, digest: str) -> tuple[bool, list[Any]]:
     try:
         found, back, values = signing.loads(cursor, salt=_SALT)
     except (signing.BadSignature, ValueError, TypeError):
-        raise BadQuery("cursor: not a cursor of this portal; start again without it") from None
+        raise BadQuery(_("cursor: not a cursor of this portal; start again without it")) from None
     if found != digest:
-        raise BadQuery("cursor: it belongs to another list or another filter; start again without it")
+        raise BadQuery(_("cursor: it belongs to another list or another filter; start again without it"))
     return bool(back), list(values)
 
 
@@ -67,13 +68,13 @@ def window(rows: QuerySet[M], *, order: list[str], limit: int, cursor: str | Non
     Raises BadQuery for a limit outside 1..500 and for a cursor that this list did not make.
     """
     if not 1 <= limit <= MAX_LIMIT:
-        raise BadQuery(f"limit: must be from 1 to {MAX_LIMIT}, not {limit}")
+        raise BadQuery(_("limit: must be from 1 to %(most)s, not %(limit)s") % {"most": MAX_LIMIT, "limit": limit})
     back = False
     query = rows
     if cursor:
         back, values = _decode(cursor, digest)
         if len(values) != len(order):
-            raise BadQuery("cursor: it belongs to another list or another filter; start again without it")
+            raise BadQuery(_("cursor: it belongs to another list or another filter; start again without it"))
         query = query.filter(_beyond(order, values, back))
     effective = [n[1:] if n.startswith("-") else f"-{n}" for n in order] if back else order
     found = list(query.order_by(*effective)[: limit + 1])

@@ -6,6 +6,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from django.db import transaction
 from django.db.models import F
+from django.utils.translation import gettext as _
 
 from apps.audit.services import record
 from apps.core import units
@@ -195,9 +196,9 @@ def budget_set(*, actor: Actor, team: Team, usd_per_month: Decimal, expected_ver
     Raises Forbidden, InvalidInput for a negative amount, StaleVersion.
     """
     if not can_manage_budgets(actor):
-        raise Forbidden("only administrators set budgets")
+        raise Forbidden(_("only administrators set budgets"))
     if usd_per_month < 0:
-        raise field_refusal("/usd_per_month", "must not be negative")
+        raise field_refusal("/usd_per_month", _("must not be negative"))
     with transaction.atomic():
         budget = Budget.objects.filter(team=team).first()
         before = budget.usd_per_month if budget else None
@@ -234,8 +235,11 @@ def hold_money(team: Team, usd: Decimal, hours: Decimal, *, subject: str, detail
     if not hold(team, Unit.USD, usd, key=f"hold:{detail}:USD", subject=subject, detail=detail, memo=memo):
         left = standing_of(team, Unit.USD).free
         raise BudgetExhausted(
-            f"team {team.slug} has {units.usd(left)} left of this month's budget and this needs {units.usd(usd)} held;"
-            " shorten the time limit, use fewer GPUs, or ask an administrator for more"
+            _(
+                "team %(team)s has %(left)s left of this month's budget and this needs %(usd)s held;"
+                " shorten the time limit, use fewer GPUs, or ask an administrator for more"
+            )
+            % {"team": team.slug, "left": units.usd(left), "usd": units.usd(usd)}
         )
     _record_hours(team, hours, subject, detail, memo)
 

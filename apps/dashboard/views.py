@@ -69,7 +69,10 @@ class Language(Page):
         """Remember the choice for a year. Raises BadQuery for a language the portal does not speak."""
         chosen = request.POST.get("language", "")
         if chosen not in dict(settings.LANGUAGES):
-            raise BadQuery(_("language: must be one of %(known)s") % {"known": ", ".join(dict(settings.LANGUAGES))})
+            raise BadQuery(
+                _("%(name)s: must be one of %(known)s")
+                % {"name": "language", "known": ", ".join(dict(settings.LANGUAGES))}
+            )
         back = request.POST.get("next", "/")
         if not url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure()):
             back = "/"

@@ -178,7 +178,7 @@ def _number(request: HttpRequest, name: str) -> int | None:
     if not text:
         return None
     if not text.isdigit() or len(text) > 18:
-        raise BadQuery(f"{name}: must be a whole number")
+        raise BadQuery(_("%(name)s: must be a whole number") % {"name": name})
     return int(text)
 
 
@@ -250,9 +250,15 @@ class JobCheckpoints(_JobPage):
         numbers = dict(Attempt.objects.filter(job=job).values_list("uid", "number"))
         newest = newest_complete(job.series)
         context = self.frame(job)
-        context["rows"] = [(row, numbers.get(row.attempt_uid)) for row in rows]
+        context["rows"] = [(row, numbers.get(row.attempt_uid), _short(row.path)) for row in rows]
         context["resume_uid"] = newest.uid if newest else ""
         return self.answer(request, "jobs/job_checkpoints.html", context)
+
+
+def _short(path: str) -> str:
+    """The end of a long path: what tells two checkpoints of one job apart."""
+    parts = path.rstrip("/").split("/")
+    return path if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
 
 
 class JobTimeline(_JobPage):

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, gettext_noop
 
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
@@ -21,6 +21,30 @@ from apps.teams.models import Team
 PARAMETER = "p_"
 #: Pointer of a problem → the field that shows it.
 FIELD_OF = {"/memory_per_node_mib": "memory", "/time_limit_min": "time_limit"}
+
+
+#: Words of the templates every installation starts with; they are rows, so their translation is looked up by text.
+BUILT_IN_WORDS = (
+    gettext_noop("PyTorch DDP with torchrun"),
+    gettext_noop("One process a GPU over all nodes, checkpoints as PyTorch DCP, resumes by itself."),
+    gettext_noop("Character model (plain Python)"),
+    gettext_noop("A small real training run without PyTorch, to try the portal and to test a cluster."),
+    gettext_noop("Training program"),
+    gettext_noop("Path on the nodes."),
+    gettext_noop("Name or path on the nodes."),
+    gettext_noop("Processes per node"),
+    gettext_noop("Usually one a GPU."),
+    gettext_noop("Steps"),
+    gettext_noop("Checkpoint every (steps)"),
+    gettext_noop("Ranks per node"),
+    gettext_noop("At least this long a step (s)"),
+    gettext_noop("Slows it down to watch it."),
+)
+
+
+def _row_words(text: str) -> str:
+    """Words of a row in the language in force, where it is one of the built-in ones."""
+    return _(text) if text else ""
 
 
 def minutes_text(minutes: int) -> str:
@@ -65,7 +89,7 @@ class JobForm(forms.Form):
         required=False,
         strip=False,
         widget=forms.Textarea(
-            attrs={"rows": 16, "spellcheck": "false", "autocapitalize": "off", "class": "script-box"}
+            attrs={"rows": 14, "spellcheck": "false", "autocapitalize": "off", "class": "script-box"}
         ),
         help_text=gettext_lazy("Its #SBATCH lines fill the fields below. At most 1 MiB."),
     )
@@ -139,13 +163,16 @@ class JobForm(forms.Form):
         self.clusters = {c.uid: c for c in clusters}
         self._choose("team", [(t.slug, f"{t.name} ({t.slug})") for t in teams])
         self._choose("cluster", [(c.uid, c.name) for c in clusters])
-        self._choose("template", [(t.name, t.title) for t in templates])
+        self._choose("template", [(t.name, _row_words(t.title)) for t in templates])
         chosen = self._raw("cluster")
         types = gpu_types.get(chosen, ()) if chosen in self.clusters else ()
         self._choose("gpu_type", [("", _("Any")), *((t, t) for t in types)], keep=self._raw("gpu_type"))
         cluster = self.clusters.get(chosen)
         names = [str(p.get("name")) for p in (cluster.observed_partitions if cluster else [])]
         self._choose("partition", [("", _("Default")), *((n, n) for n in names)], keep=self._raw("partition"))
+        for name in ("script", "template", "gpu_type", "partition"):
+            # One of script and template is needed, and the lists say by themselves what empty means.
+            self.fields[name].is_unmarked = True  # type: ignore[attr-defined]
         self.parameters = self._add_parameters()
         for bound in self:
             described = [f"{bound.auto_id}_helptext"] if bound.help_text else []
@@ -169,7 +196,8 @@ class JobForm(forms.Form):
         names = []
         for parameter in template.parameters if template else []:
             name = PARAMETER + str(parameter["name"])
-            label, text = str(parameter.get("label") or parameter["name"]), str(parameter.get("help") or "")
+            label = _row_words(str(parameter.get("label") or parameter["name"]))
+            text = _row_words(str(parameter.get("help") or ""))
             field: forms.Field
             if parameter.get("type") == "choice":
                 options = [(str(c), str(c)) for c in parameter.get("choices", [])]

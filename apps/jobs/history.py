@@ -27,7 +27,8 @@ class Curve:
 
     ``loss`` and ``tokens_per_s`` join the attempts: where two report a step the later one counts.
     ``lost_loss`` holds what an earlier attempt had reached beyond the checkpoint the next one
-    resumed from, drawn through at the steps that only the later one reported. ``joins`` is (first step, attempt number) of every attempt after the first.
+    resumed from, drawn through at the steps that only the later one reported. ``joins`` is
+    (first step, attempt number) of every attempt after the first.
     """
 
     steps: list[int]

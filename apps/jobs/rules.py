@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from apps.core.errors import FieldProblem
 from apps.jobs.states import AttemptPhase
 
@@ -48,16 +50,23 @@ def check_script(data: bytes | str) -> tuple[str, list[FieldProblem]]:
     """The script as text and what is wrong with it as a whole (size, bytes, emptiness)."""
     raw = data.encode() if isinstance(data, str) else data
     if len(raw) > MAX_SCRIPT_BYTES:
-        return "", [FieldProblem("/script", "too-large", f"{len(raw):,} bytes; at most {MAX_SCRIPT_BYTES:,} (1 MiB)")]
+        return "", [
+            FieldProblem(
+                "/script",
+                "too-large",
+                _("%(size)s bytes; at most %(most)s (1 MiB)")
+                % {"size": f"{len(raw):,}", "most": f"{MAX_SCRIPT_BYTES:,}"},
+            )
+        ]
     if b"\x00" in raw:
-        return "", [FieldProblem("/script", "binary", "a binary file, not a script: it has a NUL byte")]
+        return "", [FieldProblem("/script", "binary", _("a binary file, not a script: it has a NUL byte"))]
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        return "", [FieldProblem("/script", "binary", f"not UTF-8 text (byte {error.start})")]
+        return "", [FieldProblem("/script", "binary", _("not UTF-8 text (byte %(byte)s)") % {"byte": error.start})]
     text = text.replace("\r\n", "\n")
     if not text.strip():
-        return "", [FieldProblem("/script", "required", "the script is empty")]
+        return "", [FieldProblem("/script", "required", _("the script is empty"))]
     return text, []
 
 
@@ -65,7 +74,7 @@ def parse_time(text: str) -> int:
     """Slurm's time formats as whole minutes, rounded up: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. Raises ValueError."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if not match:
-        raise ValueError(f"{text!r} is not a time: write minutes, H:M:S or D-H:M:S")
+        raise ValueError(_("%(text)s is not a time: write minutes, H:M:S or D-H:M:S") % {"text": repr(text)})
     days, first, second, third = match.groups()
     a, b, c = int(first), int(second or 0), int(third or 0)
     if days is not None:
@@ -77,7 +86,7 @@ def parse_time(text: str) -> int:
     else:
         seconds = a * 60
     if seconds <= 0:
-        raise ValueError("the time limit must be above zero")
+        raise ValueError(_("the time limit must be above zero"))
     return -(-seconds // 60)
 
 
@@ -85,7 +94,7 @@ def parse_memory(text: str) -> int:
     """Slurm's memory formats as MiB: 4096, 64G, 2T. Raises ValueError."""
     match = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.IGNORECASE)
     if not match:
-        raise ValueError(f"{text!r} is not an amount of memory such as 64G")
+        raise ValueError(_("%(text)s is not an amount of memory such as 64G") % {"text": repr(text)})
     number, unit = int(match[1]), match[2].upper() or "M"
     return {"K": -(-number // 1024), "M": number, "G": number * 1024, "T": number * 1024 * 1024}[unit]
 
@@ -96,13 +105,16 @@ def parse_gpus(text: str) -> tuple[str, int]:
     if parts and parts[0] == "gpu":
         parts = parts[1:] or ["1"]
     if not parts or not parts[-1].isdigit() or len(parts) > 2 or not all(parts):
-        raise ValueError(f"{text!r} is not a number of GPUs such as 8 or h100:8")
+        raise ValueError(_("%(text)s is not a number of GPUs such as 8 or h100:8") % {"text": repr(text)})
     return (parts[0] if len(parts) == 2 else ""), int(parts[-1])
 
 
 def _whole(name: str, text: str, least: int = 1) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < least:
-        raise ValueError(f"--{name} must be a whole number from {least}, not {text!r}")
+        raise ValueError(
+            _("--%(name)s must be a whole number from %(least)s, not %(text)s")
+            % {"name": name, "least": least, "text": repr(text)}
+        )
     return int(text)
 
 
@@ -127,7 +139,7 @@ def _apply(name: str, value: str, out: SbatchReading) -> None:
         case "gres":
             for part in value.split(","):
                 if not part.startswith("gpu"):
-                    raise ValueError(f"--gres={part}: the portal knows only gpu")
+                    raise ValueError(_("--gres=%(part)s: the portal knows only gpu") % {"part": part})
                 out.fields["gpu_type"], out.fields["gpus_per_node"] = parse_gpus(part)
         case _:
             raise KeyError(name)
@@ -144,19 +156,19 @@ def read_sbatch(script: str) -> SbatchReading:
             break
         match = _DIRECTIVE.match(stripped)
         if not match or not match["rest"].strip():
-            out.problems.append(_line_problem(number, f"{stripped!r} has no option"))
+            out.problems.append(_line_problem(number, _("%(text)s has no option") % {"text": repr(stripped)}))
             continue
         try:
             words = shlex.split(match["rest"], comments=True)
         except ValueError:
-            out.problems.append(_line_problem(number, "a quote is not closed"))
+            out.problems.append(_line_problem(number, _("a quote is not closed")))
             continue
         _read_words(words, number, out)
     return out
 
 
 def _line_problem(number: int, text: str) -> FieldProblem:
-    return FieldProblem("/script", "bad-directive", f"line {number}: {text}")
+    return FieldProblem("/script", "bad-directive", _("line %(number)s: %(text)s") % {"number": number, "text": text})
 
 
 def _read_words(words: list[str], number: int, out: SbatchReading) -> None:
@@ -170,24 +182,30 @@ def _read_words(words: list[str], number: int, out: SbatchReading) -> None:
             name, value = _SHORT[word[1]], word[2:].removeprefix("=")
             eq = "=" if value else ""
         else:
-            out.problems.append(_line_problem(number, f"{word!r} is not an option"))
+            out.problems.append(_line_problem(number, _("%(text)s is not an option") % {"text": repr(word)}))
             continue
         if not eq and name not in _FLAGS:
             if index >= len(words):
-                out.problems.append(_line_problem(number, f"--{name} has no value"))
+                out.problems.append(_line_problem(number, _("--%(name)s has no value") % {"name": name}))
                 continue
             value = words[index]
             index += 1
         if not value and name not in _FLAGS:
-            out.problems.append(_line_problem(number, f"--{name} has no value"))
+            out.problems.append(_line_problem(number, _("--%(name)s has no value") % {"name": name}))
             continue
         if name in _OURS:
-            out.remarks.append(f"line {number}: --{name} is decided by the portal and not used")
+            out.remarks.append(
+                _("line %(number)s: --%(name)s is decided by the portal and not used")
+                % {"number": number, "name": name}
+            )
             continue
         try:
             _apply(name, value, out)
         except KeyError:
-            out.remarks.append(f"line {number}: --{name} is not known to the portal and not used")
+            out.remarks.append(
+                _("line %(number)s: --%(name)s is not known to the portal and not used")
+                % {"number": number, "name": name}
+            )
         except ValueError as error:
             out.problems.append(_line_problem(number, str(error)))
 
@@ -208,7 +226,9 @@ def fill_template(
     known = {str(p["name"]) for p in parameters}
     for name in sorted(set(values) - known):
         problems.append(
-            FieldProblem(f"/template_parameters/{name}", "unknown", f"the template has no parameter {name}")
+            FieldProblem(
+                f"/template_parameters/{name}", "unknown", _("the template has no parameter %(name)s") % {"name": name}
+            )
         )
     filled = script
     for parameter in parameters:
@@ -226,31 +246,36 @@ def fill_template(
 def _parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
     kind = parameter.get("type", "text")
     if raw is None or raw == "":
-        raise ValueError("a value is needed")
+        raise ValueError(_("a value is needed"))
     if kind in ("integer", "number"):
         if isinstance(raw, bool):
-            raise ValueError(f"must be a {'whole ' if kind == 'integer' else ''}number")
+            raise ValueError(_("must be a whole number") if kind == "integer" else _("must be a number"))
         try:
             value: int | float = int(str(raw)) if kind == "integer" else float(str(raw))
         except ValueError:
             raise ValueError(
-                f"must be a {'whole ' if kind == 'integer' else ''}number, not {str(raw)[:40]!r}"
+                (
+                    _("must be a whole number, not %(text)s")
+                    if kind == "integer"
+                    else _("must be a number, not %(text)s")
+                )
+                % {"text": repr(str(raw)[:40])}
             ) from None
         low, high = parameter.get("minimum"), parameter.get("maximum")
         if (low is not None and value < low) or (high is not None and value > high) or value != value:
-            raise ValueError(f"must be from {low} to {high}")
+            raise ValueError(_("must be from %(low)s to %(high)s") % {"low": low, "high": high})
         return str(value)
     if not isinstance(raw, str):
-        raise ValueError("must be text")
+        raise ValueError(_("must be text"))
     if kind == "choice":
         if raw not in parameter.get("choices", []):
-            raise ValueError(f"must be one of {', '.join(parameter.get('choices', []))}")
+            raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(parameter.get("choices", []))})
         return shlex.quote(raw)
     if "\n" in raw or "\x00" in raw or len(raw) > 500:
-        raise ValueError("one line of at most 500 characters")
+        raise ValueError(_("one line of at most 500 characters"))
     if kind == "path":
         if not _SAFE_PATH.match(raw):
-            raise ValueError("a path of letters, digits and ./_- (variables such as ${HOME} are allowed)")
+            raise ValueError(_("a path of letters, digits and ./_- (variables such as ${HOME} are allowed)"))
         return f'"{raw}"'
     return shlex.quote(raw)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
 from apps.clusters.models import Cluster, Node
@@ -33,7 +34,7 @@ def job_for(*, actor: Actor, may: str, uid: str) -> Job:
     job = jobs_visible_to(actor).filter(uid=uid).first()
     allowed = job is not None and (can_cancel_job(actor, job) if may == "jobs.cancel" else actor.may(may, job.team_id))
     if job is None or not allowed:
-        raise NotFound(f"no job {uid} in which you may do this")
+        raise NotFound(_("no job %(uid)s in which you may do this") % {"uid": uid})
     return job
 
 

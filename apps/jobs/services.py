@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from apps.audit.services import event, record
 from apps.catalog.selectors import gpu_price
@@ -85,7 +86,7 @@ class Preview:
 def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Preview:
     """Check a spec against cluster, quota and budget; nothing is held. Raises Forbidden."""
     if not can_submit_job(actor, team):
-        raise Forbidden(f"you may not submit jobs for team {team.slug}")
+        raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
     problems: list[FieldProblem] = []
     warnings: list[str] = []
     script = spec.script
@@ -103,7 +104,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
         if not problems:
-            problems.append(FieldProblem("/gpu_type", "no-price", f"no price is known for {gpu_type or 'these GPUs'}"))
+            text = _("no price is known for %(gpu)s") % {"gpu": gpu_type or _("these GPUs")}
+            problems.append(FieldProblem("/gpu_type", "no-price", text))
     else:
         usd_per_gpu_hour, source = price
     hours, usd = hold_for(max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour)
@@ -113,9 +115,12 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     ready = [n for n in nodes if n.phase == NodePhase.READY]
     free = [n for n in ready if n.gpus - n.gpus_used >= spec.gpus_per_node]
     if len(free) < spec.nodes <= len(nodes):
-        warnings.append(f"{len(free)} of the {spec.nodes} nodes are free now; the job will wait")
+        warnings.append(
+            _("%(free)s of the %(nodes)s nodes are free now; the job will wait")
+            % {"free": len(free), "nodes": spec.nodes}
+        )
     if cluster.phase == ClusterPhase.UNREACHABLE:
-        warnings.append("the cluster does not answer right now; the job is submitted when it does")
+        warnings.append(_("the cluster does not answer right now; the job is submitted when it does"))
     return Preview(
         script=script,
         gpus=spec.nodes * spec.gpus_per_node,
@@ -135,7 +140,9 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
     problems = []
     if not _NAME.match(spec.name):
         problems.append(
-            FieldProblem("/name", "invalid", "letters, digits and ._- (at most 100), starting with a letter or digit")
+            FieldProblem(
+                "/name", "invalid", _("letters, digits and ._- (at most 100), starting with a letter or digit")
+            )
         )
     bounds = (
         ("nodes", spec.nodes, 1, 10_000),
@@ -148,23 +155,26 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:
-            problems.append(FieldProblem(f"/{name}", "out-of-range", f"must be from {low:,} to {high:,}"))
+            text = _("must be from %(low)s to %(high)s") % {"low": f"{low:,}", "high": f"{high:,}"}
+            problems.append(FieldProblem(f"/{name}", "out-of-range", text))
     for key, text in spec.environment.items():
         if not _ENV_NAME.match(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
-            problems.append(FieldProblem(f"/environment/{key}", "invalid", "not a name a job may set"))
+            problems.append(FieldProblem(f"/environment/{key}", "invalid", _("not a name a job may set")))
         elif "\n" in text or "\x00" in text:
-            problems.append(FieldProblem(f"/environment/{key}", "invalid", "one line of text"))
+            problems.append(FieldProblem(f"/environment/{key}", "invalid", _("one line of text")))
     return problems
 
 
 def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldProblem]:
     problems = []
     if cluster.phase not in (ClusterPhase.READY, ClusterPhase.UNREACHABLE):
-        problems.append(FieldProblem("/cluster", "not-ready", f"cluster {cluster.name} is not ready"))
+        text = _("cluster %(name)s is not ready") % {"name": cluster.name}
+        problems.append(FieldProblem("/cluster", "not-ready", text))
         return problems
     everything = usable_nodes(cluster)
     if not everything:
-        problems.append(FieldProblem("/cluster", "no-nodes", f"cluster {cluster.name} has no nodes yet"))
+        text = _("cluster %(name)s has no nodes yet") % {"name": cluster.name}
+        problems.append(FieldProblem("/cluster", "no-nodes", text))
         return problems
     types = sorted({n.gpu_type for n in everything if n.gpu_type})
     if spec.gpu_type and spec.gpu_type not in types:
@@ -172,30 +182,45 @@ def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldP
             FieldProblem(
                 "/gpu_type",
                 "not-here",
-                f"cluster {cluster.name} has no {spec.gpu_type}; it has {', '.join(types) or 'no GPUs'}",
+                _("cluster %(name)s has no %(gpu)s; it has %(types)s")
+                % {"name": cluster.name, "gpu": spec.gpu_type, "types": ", ".join(types) or _("no GPUs")},
             )
         )
     elif not fitting:
         most = max(n.gpus for n in everything)
         problems.append(
-            FieldProblem("/gpus_per_node", "too-many", f"no node has {spec.gpus_per_node} GPUs; the largest has {most}")
+            FieldProblem(
+                "/gpus_per_node",
+                "too-many",
+                _("no node has %(gpus)s GPUs; the largest has %(most)s") % {"gpus": spec.gpus_per_node, "most": most},
+            )
         )
     elif spec.nodes > fitting:
         problems.append(
             FieldProblem(
-                "/nodes", "too-many", f"{spec.nodes} nodes asked for; cluster {cluster.name} has {fitting} that fit"
+                "/nodes",
+                "too-many",
+                _("%(nodes)s nodes asked for; cluster %(name)s has %(fitting)s that fit")
+                % {"nodes": spec.nodes, "name": cluster.name, "fitting": fitting},
             )
         )
     limit = cluster.observed_max_time_min
     if limit is not None and spec.time_limit_min > limit:
         problems.append(
-            FieldProblem("/time_limit_min", "too-long", f"{spec.time_limit_min} min; the cluster allows {limit} min")
+            FieldProblem(
+                "/time_limit_min",
+                "too-long",
+                _("%(asked)s min; the cluster allows %(limit)s min") % {"asked": spec.time_limit_min, "limit": limit},
+            )
         )
     partitions = [p.get("name") for p in cluster.observed_partitions]
     if spec.partition and partitions and spec.partition not in partitions:
         problems.append(
             FieldProblem(
-                "/partition", "unknown", f"no partition {spec.partition}; there are {', '.join(map(str, partitions))}"
+                "/partition",
+                "unknown",
+                _("no partition %(name)s; there are %(known)s")
+                % {"name": spec.partition, "known": ", ".join(map(str, partitions))},
             )
         )
     return problems
@@ -279,7 +304,8 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
             if fresh.stop_kind == kind and not fresh.has_ended:
                 return
             raise TransitionConflict(
-                f"job {job.name} has already ended" if fresh.has_ended else f"job {job.name} is already being stopped"
+                (_("job %(name)s has already ended") if fresh.has_ended else _("job %(name)s is already being stopped"))
+                % {"name": job.name}
             )
         record(actor, f"job.{kind}", "job", job.uid, team_id=job.team_id, before={"phase": job.phase})
         word = "CancelRequested" if kind == "cancel" else "RequeueRequested"

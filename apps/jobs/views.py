@@ -226,7 +226,7 @@ def _picked(data: Any) -> tuple[list[str], str]:
     uids = list(dict.fromkeys(data.getlist("uid")))
     kind = data.get("kind", "cancel")
     if kind not in KINDS:
-        raise BadQuery(f"kind: must be one of {', '.join(KINDS)}")
+        raise BadQuery(_("%(name)s: must be one of %(known)s") % {"name": "kind", "known": ", ".join(KINDS)})
     if len(uids) > MAX_BULK:
         raise BadQuery(_("at most %(most)s jobs at once") % {"most": MAX_BULK})
     return uids, kind

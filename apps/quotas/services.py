@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from apps.audit.services import record
 from apps.core.errors import Forbidden, Refusal
@@ -27,7 +28,7 @@ def quota_set(*, actor: Actor, team: Team, gpus: int, expected_version: int | No
     Raises Forbidden, StaleVersion.
     """
     if not can_manage_quotas(actor):
-        raise Forbidden("only administrators set quotas")
+        raise Forbidden(_("only administrators set quotas"))
     with transaction.atomic():
         quota = Quota.objects.filter(team=team).first()
         before = quota.gpus if quota else None
@@ -49,8 +50,11 @@ def gpus_take(team: Team, gpus: int, *, subject: str) -> None:
         return
     now = gpus_standing(team)
     raise QuotaExceeded(
-        f"team {team.slug} may hold {now.limit:.0f} GPUs at once and holds {now.held:.0f};"
-        f" this needs {gpus}. Wait for a job to end, use fewer GPUs, or ask an administrator for more"
+        _(
+            "team %(team)s may hold %(limit)s GPUs at once and holds %(held)s; this needs %(gpus)s."
+            " Wait for a job to end, use fewer GPUs, or ask an administrator for more"
+        )
+        % {"team": team.slug, "limit": f"{now.limit:.0f}", "held": f"{now.held:.0f}", "gpus": gpus}
     )
 
 

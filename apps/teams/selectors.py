@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
 
 from apps.core import clock
 from apps.core.errors import NotFound
@@ -26,7 +27,7 @@ def team_for(*, actor: Actor, may: str, slug: str) -> Team:
     """The team of this slug in which the actor holds the right. Raises NotFound."""
     team = Team.objects.filter(slug=slug).first()
     if team is None or not actor.may(may, team.pk):
-        raise NotFound(f"no team {slug} in which you may do this")
+        raise NotFound(_("no team %(slug)s in which you may do this") % {"slug": slug})
     return team
 
 
@@ -71,7 +72,7 @@ def token_for(*, actor: Actor, uid: str) -> ApiToken:
     """A token the actor may manage. Raises NotFound."""
     token = tokens_visible_to(actor).filter(uid=uid).first()
     if token is None or not can_manage_token(actor, token):
-        raise NotFound(f"no token {uid} that you may manage")
+        raise NotFound(_("no token %(uid)s that you may manage") % {"uid": uid})
     return token
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from apps.audit.services import record
 from apps.core import clock
@@ -38,22 +39,25 @@ def token_create(
     scope the actor does not hold.
     """
     if not label.strip():
-        raise field_refusal("/label", "say what the token is for")
+        raise field_refusal("/label", _("say what the token is for"))
     if not 1 <= days <= MAX_TOKEN_DAYS:
-        raise field_refusal("/days", f"must be from 1 to {MAX_TOKEN_DAYS}")
+        raise field_refusal("/days", _("must be from %(low)s to %(high)s") % {"low": 1, "high": MAX_TOKEN_DAYS})
     unknown = sorted(set(scopes) - ALL_RIGHTS)
     if unknown or not scopes:
-        raise field_refusal("/scopes", f"unknown scope {', '.join(unknown)}" if unknown else "choose at least one")
+        raise field_refusal(
+            "/scopes",
+            _("unknown scope %(names)s") % {"names": ", ".join(unknown)} if unknown else _("choose at least one"),
+        )
     allowed = grantable_scopes(actor)
     if service_account is not None:
         if not actor.may("tokens.manage", service_account.team_id):
-            raise NotFound("no such service account that you may manage")
+            raise NotFound(_("no such service account that you may manage"))
         allowed = frozenset(TEAM_RIGHTS[service_account.role])
     excess = sorted(set(scopes) - allowed)
     if excess:
-        raise Forbidden(f"{', '.join(excess)}: the owner of the token does not hold this")
+        raise Forbidden(_("%(names)s: the owner of the token does not hold this") % {"names": ", ".join(excess)})
     if service_account is None and actor.user_id is None:
-        raise Forbidden("a service account cannot make tokens for itself")
+        raise Forbidden(_("a service account cannot make tokens for itself"))
     secret = secrets.token_urlsafe(32)
     pepper = settings.CONFIG.token_peppers[0].get_secret_value()
     token = ApiToken(
@@ -80,7 +84,7 @@ def token_create(
 def token_revoke(*, actor: Actor, token: ApiToken) -> None:
     """End a token now; revoking twice changes nothing."""
     if not can_manage_token(actor, token):
-        raise NotFound(f"no token {token.uid} that you may manage")
+        raise NotFound(_("no token %(uid)s that you may manage") % {"uid": token.uid})
     with transaction.atomic():
         changed = ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=clock.now())
         if changed:

@@ -39,7 +39,9 @@ class TokenList(Page):
     def get(self, request: HttpRequest) -> HttpResponse:
         """The page."""
         if request.GET:
-            raise BadQuery(f"unknown query parameter {', '.join(sorted(request.GET))}; this page takes none")
+            raise BadQuery(
+                _("unknown query parameter %(names)s; this page takes none") % {"names": ", ".join(sorted(request.GET))}
+            )
         return self._page(request, self._form(request))
 
     def post(self, request: HttpRequest) -> HttpResponse:

@@ -15,6 +15,7 @@
             context.strokeStyle = colour("--qd-soft");
             context.fillStyle = colour("--qd-soft");
             context.lineWidth = ratio;
+            context.textAlign = "left";
             context.setLineDash([4 * ratio, 4 * ratio]);
             context.font = 11 * ratio + "px " + getComputedStyle(root).fontFamily;
             data().joins.forEach(function (join) {
