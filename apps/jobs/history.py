@@ -101,7 +101,7 @@ class Span:
         return self.ended_at - self.started_at
 
 
-SPAN_COLOURS = {"waiting": "wait", "starting": "s3", "training": "used", "lost": "bad"}
+SPAN_COLOURS = {"waiting": "wait", "starting": "held", "training": "used", "lost": "bad"}
 
 
 def spans_of(job: Job, attempts: Sequence[Attempt], points: Sequence[ProgressPoint]) -> list[Span]:
