@@ -16,8 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from apps.clusters.models import Cluster
-from apps.clusters.states import ClusterPhase
+from apps.clusters.models import Cluster, Node
+from apps.clusters.states import ClusterPhase, NodePhase
 from apps.core import clock
 from apps.core.models import Heartbeat
 from apps.intents.selectors import intent_depths
@@ -79,6 +79,13 @@ class StateCollector(Collector):
                 if at is not None:
                     lag.add_metric([cluster.name, name], (now - at).total_seconds())
         yield lag
+        gpus = GaugeMetricFamily(
+            "qd_node_expected_gpus", "GPUs that a node of this type has when all is well.", labels=["cluster", "node"]
+        )
+        live = Node.objects.filter(phase__in=[NodePhase.READY, NodePhase.DRAINING, NodePhase.DRAINED], gpus__gt=0)
+        for cluster_name, node, count in live.values_list("cluster__name", "name", "gpus"):
+            gpus.add_metric([cluster_name, node], count)
+        yield gpus
         worker = GaugeMetricFamily("qd_worker_age_seconds", "Seconds since the worker's last housekeeping.")
         age = worker_age_s()
         if age is not None:
