@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from portal import processes
 from portal.supervisor import Service, SetupProblem, answers, port_is_free
 
 CLOUD_PORTS = {"control": 5600, "aws": 5601, "slurm": 5602, "dcgm": 5603}
+
+
+#: Nodes of the real Slurm lab, p5-1 and up.
+LAB_NODES = 4
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def services(layout: Layout) -> list[Service]:
     shutil.rmtree(metrics, ignore_errors=True)
     metrics.mkdir(parents=True)
     found: list[Service] = []
-    shared = environment(layout)
+    shared = partial(environment, layout)
     if settings.CONFIG.redis_url.startswith("redis+socket://"):
         found.append(_valkey(var))
     if layout.slurm in ("sandbox", "real"):
@@ -148,6 +153,8 @@ def _sandbox(layout: Layout) -> Service:
         command += [f"--{name}-port", str(layout.cloud(name))]
     if layout.slurm == "real":
         command.append("--without-slurm")
+        # The lab's nodes have no GPUs to measure; the sandbox answers for their exporters.
+        command += [word for number in range(1, LAB_NODES + 1) for word in ("--node", f"p5-{number}")]
     command += layout.sandbox_options
 
     def is_ready() -> bool:
@@ -206,7 +213,7 @@ def _real_slurm(layout: Layout) -> Service:
         target.chmod(0o600)
         return True
 
-    command = _python("-m", "sandbox.lab", "run", "--dir", str(folder))
+    command = _python("-m", "sandbox.lab", "run", "--dir", str(folder), "--nodes", str(LAB_NODES))
     return Service(
         "slurm", command, "a real Slurm with 4 nodes of 8 pretend GPUs", is_ready=is_ready, ready_within_s=120
     )

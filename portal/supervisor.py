@@ -33,7 +33,8 @@ class Service:
     name: str
     command: Sequence[str]
     what: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    #: Read when the process starts, so that it can depend on what an earlier one wrote.
+    environment: Callable[[], Mapping[str, str]] = dict
     is_ready: Callable[[], bool] | None = None
     ready_within_s: float = 30.0
     process: subprocess.Popen[bytes] | None = None
@@ -117,7 +118,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **service.environment},
+                env={**os.environ, **service.environment()},
                 cwd=self.cwd,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # nothing but prctl runs there

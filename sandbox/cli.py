@@ -72,6 +72,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="also a name of the control page, without port",
     )
+    serve.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a machine of 8 H100 that is there from the start: its exporter answers for a node of a real Slurm",
+    )
     serve.add_argument("--without-slurm", action="store_true", help="no fake Slurm, for use beside a real one")
 
     control = argparse.ArgumentParser(add_help=False)

@@ -75,8 +75,12 @@ def compute_for(account: CloudAccount) -> ports.Compute:
     return Ec2Compute(access)
 
 
+#: One scheduler a cluster and process: it remembers the version it negotiated and the queue it last read.
+_schedulers: dict[str, tuple[v.SchedulerAccess, str, ports.Scheduler]] = {}
+
+
 def scheduler_for(cluster: Cluster) -> ports.Scheduler:
-    """The scheduler of a cluster."""
+    """The scheduler of a cluster; a changed address, user or token opens a new one."""
     from worker.providers.slurm import SlurmScheduler
 
     access = v.SchedulerAccess(
@@ -85,8 +89,12 @@ def scheduler_for(cluster: Cluster) -> ports.Scheduler:
         token=secret(cluster.token_ref),
         timeout_s=CALL_TIMEOUT_S,
     )
-    command = shlex.split(settings.CONFIG.scontrol)
-    return SlurmScheduler(access, scontrol=command or None)
+    command = settings.CONFIG.scontrol
+    known = _schedulers.get(cluster.uid)
+    if known is None or known[:2] != (access, command):
+        known = (access, command, SlurmScheduler(access, scontrol=shlex.split(command) or None))
+        _schedulers[cluster.uid] = known
+    return known[2]
 
 
 def exporter() -> ports.GpuExporter:

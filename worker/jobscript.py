@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from functools import lru_cache
 
 from django.conf import settings
@@ -24,6 +25,11 @@ def working_directory(job: Job) -> str:
     return f"{job.cluster.working_root}/{job.team.slug}/{job.uid}"
 
 
+def early_output(job: Job, attempt: Attempt) -> str:
+    """Where Slurm writes until the script has made the job's folder; it starts nothing whose output it cannot open."""
+    return f"{job.cluster.working_root}/.quarterdeck-{attempt.uid}.out"
+
+
 def batch_script(job: Job, attempt: Attempt) -> str:
     """Unpack the runner and the script beside the job, then run the one with the other.
 
@@ -37,9 +43,11 @@ def batch_script(job: Job, attempt: Attempt) -> str:
     return f"""#!/bin/bash
 # {job.name}, attempt {attempt.number}, submitted by Quarterdeck
 set -u
-cd "$QD_WORKING_DIRECTORY" || exit 1
 qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}"
-mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" || exit 1
+mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" && cd "$QD_WORKING_DIRECTORY" || exit 1
+# Slurm's own file caught what went wrong until here; from now on the output lies beside the job.
+exec > "attempt-{attempt.number}.out" 2>&1 || exit 1
+rm -f {shlex.quote(early_output(job, attempt))}
 base64 -d > "$qd_dir/quarterdeck_runner.py" <<'QD_RUNNER'
 {runner}QD_RUNNER
 base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
@@ -81,8 +89,9 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         cpus_per_task=job.cpus_per_task,
         memory_per_node_mib=job.memory_per_node_mib,
         time_limit_min=job.time_limit_min,
-        working_directory=directory,
+        # Slurm wants a folder that exists; the script makes the job's own and goes there.
+        working_directory=job.cluster.working_root,
         environment=environment,
-        stdout_path=f"{directory}/attempt-{attempt.number}.out",
+        stdout_path=early_output(job, attempt),
         excluded_nodes=tuple(attempt.excluded_nodes),
     )

@@ -105,6 +105,10 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
 def _end_words(job: Job) -> str:
     words = {
         "ExitCode": _("its script ended with exit code %(code)s") % {"code": job.exit_code},
+        "LaunchFailure": _(
+            "the scheduler could not start it: is the cluster's working folder there and writable on the nodes?"
+        ),
+        "Signal": _("its script was ended by %(signal)s") % {"signal": job.message},
         "OutOfMemory": _("it ran out of memory"),
         "TimeLimit": _("it reached its time limit of %(limit)s") % {"limit": units.duration(job.time_limit_min * 60)},
         "CancelledOutside": _("someone cancelled it outside the portal"),

@@ -120,6 +120,21 @@ def _dcgm(options: argparse.Namespace, world: World, slurm: SlurmServer | None) 
     return DcgmServer(world, options.host, options.dcgm_port, job_of_node)
 
 
+def _standing_node(world: World, name: str) -> None:
+    """A machine nobody launched: it has GPUs to break, and whoever runs a real Slurm has a node of its name."""
+    world.node_join(
+        name=name,
+        instance_id=f"standing-{name}",
+        instance_type="p5.48xlarge",
+        cluster="",
+        partition="gpu",
+        gpu_type="h100",
+        gpu_count=8,
+        cpus=192,
+        memory_mib=2_000_000,
+    )
+
+
 def _check_ports(options: argparse.Namespace) -> None:
     """Name a busy port before anything starts."""
     for name in ("control", "aws", "slurm", "dcgm"):
@@ -143,6 +158,8 @@ def _run(options: argparse.Namespace, stopping: threading.Event) -> int:
         stack = Stack(world, aws, slurm, dcgm)
         control = ControlServer(stack, options.host, options.control_port, options.allowed_host)
         stack.start()
+        for name in options.node:
+            _standing_node(world, name)
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise CannotStart(f"a port was taken while starting: {exc}") from exc

@@ -178,7 +178,13 @@ def _settle(job: Job, attempt: Attempt) -> Outcome:
     phase, reason = end_of(attempt.observed_state, attempt.stop_reason, node_has_fatal_finding=bool(failed_node))
     if phase == AttemptPhase.NODE_FAILED and not attempt.stop_node and failed_node:
         obs.attempt_blame(attempt, failed_node)
-    message = f"exit code {attempt.exit_code}" if phase == AttemptPhase.FAILED and attempt.exit_code is not None else ""
+    message = ""
+    if phase == AttemptPhase.FAILED and attempt.exit_code is not None:
+        message = f"exit code {attempt.exit_code}"
+    elif phase == AttemptPhase.FAILED and attempt.observed_reason == "JobLaunchFailure":
+        reason = "LaunchFailure"
+    elif phase == AttemptPhase.FAILED and attempt.signal:
+        reason, message = "Signal", f"signal {attempt.signal}"
     obs.attempt_end(attempt, phase, reason, message)
     return again(0)
 
