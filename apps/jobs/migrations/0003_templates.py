@@ -6,7 +6,7 @@ from apps.core.ids import new_uid
 
 DDP = """#!/bin/bash
 # PyTorch DDP: torchrun on every node, one process a GPU, rendezvous on the first node.
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN} FI_PROVIDER=${FI_PROVIDER:-efa}
 srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 \\
