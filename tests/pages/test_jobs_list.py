@@ -1,0 +1,187 @@
+"""The list of jobs: filters, order, pages, CSV, live rows, bulk stop, and its number of queries."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.core.lists import guarded
+from apps.jobs.models import Job
+from tests.demo_rows import DemoRows
+
+SignIn = Callable[..., Client]
+
+#: Queries of a page, sign-in and frame included. Home writes up to 8 sentences of 4 queries each.
+LEDGER = {"/jobs": 14, "/": 45, "/tokens": 10}
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r'id="link-job_\w+" href="[^"]+">([^<]+)<', text)
+
+
+def test_newest_first_and_every_filter(sign_in: SignIn) -> None:
+    client = sign_in("owner")
+    shown = names(client.get("/jobs").content.decode())
+    assert shown[0] == "tokenizer-sweep"
+    assert "baseline-1b" in shown
+    assert "speech-encoder-large" not in shown
+    assert names(client.get("/jobs?phase=RUNNING").content.decode()) == ["moe-8x7b-ablation", "llama-70b-pretrain"]
+    assert set(names(client.get("/jobs?phase=RUNNING,FAILED").content.decode())) == {
+        "moe-8x7b-ablation",
+        "llama-70b-pretrain",
+        "sft-instruct-v3",
+    }
+    assert names(client.get("/jobs?q=LLAMA").content.decode()) == ["llama-70b-pretrain"]
+    assert names(client.get("/jobs?cluster=hopper").content.decode()) == []
+    assert names(sign_in("operator").get("/jobs?team=speech").content.decode()) == [
+        "speech-encoder-large",
+        "reward-model",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("colour=red", "colour"),
+        ("phase=FLYING", "FLYING"),
+        ("phase=RUNNING,FLYING", "FLYING"),
+        ("sort=loss", "loss"),
+        ("cursor=abc", "cursor"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_name(sign_in: SignIn, query: str, words: str) -> None:
+    client = sign_in("owner")
+    answer = client.get(f"/jobs?{query}")
+    assert answer.status_code == 400
+    assert words in answer.content.decode()
+    if "sort" not in query and "cursor" not in query:
+        assert client.get(f"/jobs/export.csv?{query}").status_code == 400
+        assert client.get(f"/jobs/rows?{query}").status_code == 400
+
+
+def test_chips_take_away_one_filter_at_a_time(sign_in: SignIn) -> None:
+    text = sign_in("owner").get("/jobs?phase=RUNNING,FAILED&q=a").content.decode()
+    assert 'href="/jobs?phase=FAILED&amp;q=a"' in text
+    assert 'href="/jobs?phase=RUNNING%2CFAILED"' in text
+    assert 'class="chip-clear" href="/jobs"' in text
+
+
+def test_the_three_empty_states(sign_in: SignIn, db: None) -> None:
+    assert "No job matches" in sign_in("owner").get("/jobs?q=zzz").content.decode()
+    nothing = sign_in("outsider").get("/jobs").content.decode()
+    assert "No jobs yet" in nothing
+    assert "Submit a job" in nothing
+    Job.objects.all().delete()
+    assert "A team lead can change that" in sign_in("member").get("/jobs").content.decode()
+
+
+def test_pages_follow_each_other_without_gap_or_repeat(sign_in: SignIn, site: DemoRows, monkeypatch: Any) -> None:
+    from apps.jobs import views
+
+    whole = views.listing
+    monkeypatch.setattr(views, "listing", lambda *a, **k: whole(*a, **{**k, "limit": 3}))
+    client, seen, address = sign_in("operator"), [], "/jobs?sort=name"
+    for _page in range(10):
+        text = client.get(address).content.decode()
+        seen += names(text)
+        found = re.search(r'rel="next" href="([^"]+)"', text)
+        if not found:
+            break
+        address = "/jobs" + found[1].replace("&amp;", "&")
+    assert seen == sorted(site.jobs)
+    foreign = address.split("cursor=")[1]
+    assert client.get(f"/jobs?cursor={foreign}").status_code == 400
+
+
+def test_csv_holds_the_filtered_set_and_runs_in_no_spreadsheet(sign_in: SignIn, site: DemoRows) -> None:
+    Job.objects.filter(pk=site.jobs["eval-harness"].pk).update(name='=HYPERLINK("http://x")', owner_name="@cmd")
+    answer = sign_in("owner").get("/jobs/export.csv?phase=TIMED_OUT,SUCCEEDED")
+    assert answer["Content-Type"].startswith("text/csv")
+    assert 'filename="jobs.csv"' in answer["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert [row["phase"] for row in rows] == ["TIMED_OUT", "SUCCEEDED"]
+    assert rows[0]["name"] == '\'=HYPERLINK("http://x")'
+    assert rows[0]["owner"] == "'@cmd"
+    assert float(rows[1]["usd_charged"]) > 400
+    assert rows[1]["ended_at"].endswith("Z")
+
+
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", "\tx", "\rx"])
+def test_formula_guard(text: str) -> None:
+    assert guarded(text) == f"'{text}"
+    assert guarded("plain") == "plain"
+    assert guarded(-5) == "-5"
+    assert guarded(None) == ""
+
+
+def test_live_rows_are_polled_and_settled_ones_are_not(sign_in: SignIn, site: DemoRows) -> None:
+    client = sign_in("owner")
+    text = client.get("/jobs").content.decode()
+    poll = re.search(r'id="jobs-poll"\s+hx-get="([^"]+)"', text)
+    assert poll
+    address = poll[1].replace("&amp;", "&")
+    assert site.jobs["llama-70b-pretrain"].uid in address
+    assert site.jobs["baseline-1b"].uid not in address
+    answer = client.get(address).content.decode()
+    assert "<template>" in answer
+    assert answer.count('hx-swap-oob="true"') == 5
+    Job.objects.filter(phase="RUNNING").update(phase="SUCCEEDED")
+    again = client.get(address).content.decode()
+    settled = re.search(r'id="jobs-poll"\s+hx-get="([^"]+)"', again)
+    assert settled
+    assert site.jobs["llama-70b-pretrain"].uid not in settled[1]
+
+
+def test_a_list_without_live_rows_looks_only_for_new_ones(sign_in: SignIn) -> None:
+    text = sign_in("owner").get("/jobs?phase=SUCCEEDED").content.decode()
+    assert 'hx-trigger="every 15s"' in text
+    older = sign_in("owner").get("/jobs?phase=SUCCEEDED&sort=name").content.decode()
+    assert 'hx-trigger="every' not in older.split('id="jobs-poll"')[1].split("</div>")[0]
+
+
+def test_new_jobs_come_as_a_pill_not_as_moved_rows(sign_in: SignIn, site: DemoRows) -> None:
+    client = sign_in("owner")
+    old = site.jobs["llama-70b-pretrain"].uid
+    text = client.get(f"/jobs/rows?newest={old}").content.decode()
+    assert "4 new jobs" in text
+    assert "1 new job" in client.get(f"/jobs/rows?newest={old}&phase=RUNNING").content.decode()
+    newest = site.jobs["tokenizer-sweep"].uid
+    assert "new job" not in client.get(f"/jobs/rows?newest={newest}").content.decode()
+
+
+def test_bulk_stop_previews_then_stops_what_may_be_stopped(sign_in: SignIn, site: DemoRows) -> None:
+    client = sign_in("owner")
+    uids = [site.jobs[n].uid for n in ("moe-8x7b-ablation", "tokenizer-sweep", "baseline-1b")]
+    preview = client.get("/jobs/stop", {"uid": uids, "kind": "cancel"}).content.decode()
+    assert "Cancel 2 jobs" in preview
+    assert "24 GPUs become free" in preview
+    assert "baseline-1b: has already ended" in preview
+    foreign = site.jobs["speech-encoder-large"].uid
+    answer = client.post("/jobs/stop", {"uid": [*uids, foreign], "kind": "cancel"}, follow=True)
+    text = answer.content.decode()
+    assert "2 jobs are being cancelled." in text
+    assert "Left alone: baseline-1b has already ended" in text
+    stopped = Job.objects.filter(stop_kind="cancel", ended_at__isnull=True).values_list("name", flat=True)
+    assert set(stopped) == {"moe-8x7b-ablation", "tokenizer-sweep"}
+    assert client.get("/jobs/stop?kind=explode").status_code == 400
+
+
+def test_requests_do_not_grow_with_the_rows(
+    sign_in: SignIn, site: DemoRows, django_assert_max_num_queries: Any, django_assert_num_queries: Any
+) -> None:
+    client = sign_in("operator")
+    client.get("/jobs")
+    with django_assert_max_num_queries(LEDGER["/jobs"]) as few:
+        client.get("/jobs?phase=RUNNING")
+    with django_assert_num_queries(len(few.captured_queries)):
+        client.get("/jobs")
+    for address in ("/", "/tokens"):
+        client = sign_in("owner")
+        with django_assert_max_num_queries(LEDGER[address]):
+            assert client.get(address).status_code == 200
