@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left = [], []
     for item in items:
         uses = item.get_closest_marker("django_db") or _FIXTURES & set(getattr(item, "fixturenames", ()))
-        (kept if uses else left).append(item)
+        (kept if uses and not item.get_closest_marker("any_database") else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
