@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import FilterSet
+from django_filters import CharFilter, DateFilter, FilterSet
 from rest_framework import serializers
 
 from apps.audit.models import Entry
@@ -14,9 +14,12 @@ from apps.core.filters import TextFilter
 
 
 class EntryFilter(FilterSet):  # type: ignore[misc]
-    """By actor, verb, object."""
+    """By actor, verb, object, text; since and until are UTC days, both included."""
 
-    q = TextFilter("actor_name", "verb", "object_uid")
+    who = CharFilter(field_name="actor_name")
+    since = DateFilter(field_name="created_at", lookup_expr="date__gte")
+    until = DateFilter(field_name="created_at", lookup_expr="date__lte")
+    q = TextFilter("actor_name", "verb", "object_uid", "object_type", "address")
 
     class Meta:
         model = Entry

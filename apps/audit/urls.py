@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.audit import views
+
+urlpatterns: list[URLPattern] = [
+    path("audit", views.AuditPage.as_view(), name="audit"),
+    path("audit/chain", views.ChainPage.as_view(), name="audit-chain"),
+    path("audit/export.csv", views.AuditCsv.as_view(), name="audit-csv"),
+]

@@ -1,7 +1,12 @@
-"""Addresses of the pages of catalog."""
+"""Addresses of the pages of the catalog."""
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.catalog import views
+
+urlpatterns: list[URLPattern] = [
+    path("catalog", views.CatalogPage.as_view(), name="catalog"),
+    path("catalog/compare", views.ComparePage.as_view(), name="catalog-compare"),
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import FilterSet
+from django_filters import CharFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -50,9 +50,10 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
 
 class CheckpointFilter(FilterSet):  # type: ignore[misc]
-    """By state, job, path."""
+    """By state, team, job, path."""
 
     state = ChoicesFilter("state", values=[c.value for c in CheckpointState])
+    team = CharFilter(field_name="series__team__slug")
     job = TextFilter("series__job_uid")
     q = TextFilter("path", "series__name")
 

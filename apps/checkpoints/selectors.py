@@ -28,6 +28,14 @@ def checkpoint_for(*, actor: Actor, may: str, uid: str) -> Checkpoint:
     return row
 
 
+def series_visible_to(actor: Actor) -> QuerySet[CheckpointSeries]:
+    """Series of teams the actor sees, only those that have a checkpoint."""
+    rows = CheckpointSeries.objects.select_related("team").filter(checkpoints__isnull=False).distinct()
+    if actor.everywhere("checkpoints.view"):
+        return rows
+    return rows.filter(team__in=actor.team_ids("checkpoints.view"))
+
+
 def newest_complete(series: CheckpointSeries) -> Checkpoint | None:
     """What a next attempt resumes from: the highest step that is complete."""
     return (

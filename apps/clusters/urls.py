@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.clusters import views
+
+urlpatterns: list[URLPattern] = [
+    path("clusters", views.ClusterList.as_view(), name="clusters"),
+    path("clusters/new", views.ClusterNew.as_view(), name="cluster-new"),
+    path("clusters/<str:uid>", views.ClusterPage.as_view(), name="cluster"),
+    path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),
+    path("clusters/<str:uid>/fleets/new", views.FleetNew.as_view(), name="fleet-new"),
+    path("clusters/<str:uid>/fleets/preview", views.FleetPreview.as_view(), name="fleet-preview"),
+    path("fleets/burn", views.BurnTable.as_view(), name="fleets-burn"),
+    path("fleets/<str:uid>", views.FleetPage.as_view(), name="fleet"),
+    path("fleets/<str:uid>/delete", views.FleetDelete.as_view(), name="fleet-delete"),
+    path("nodes/<str:uid>/drain", views.NodeDrain.as_view(), name="node-drain"),
+    path("nodes/<str:uid>/resume", views.NodeResume.as_view(), name="node-resume"),
+]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from apps.connections.models import CloudAccount
+from apps.connections.states import AccountPhase
+from apps.core import clock, units
 from apps.core.errors import NotFound
 from apps.teams.permissions import Actor
 
@@ -26,3 +29,25 @@ def account_for(*, actor: Actor, may: str, uid: str) -> CloudAccount:
 def account_by_uid(uid: str) -> CloudAccount | None:
     """For the worker."""
     return CloudAccount.objects.filter(uid=uid).first()
+
+
+def account_sentence(account: CloudAccount) -> str:
+    """What is going on with an account, since when, and whether anyone must act."""
+    facts = {
+        "since": units.duration(clock.now() - account.phase_since),
+        "id": account.observed_account_id,
+        "region": account.region,
+        "error": account.message.rstrip("."),
+    }
+    match account.phase:
+        case AccountPhase.PENDING:
+            return _("The worker is asking AWS who it is there, for %(since)s.") % facts
+        case AccountPhase.FAILED:
+            return _("Not usable for %(since)s: %(error)s. The worker asks again every 30 s.") % facts
+        case _:
+            pass
+    if account.is_paused:
+        return (
+            _("Connected to account %(id)s in %(region)s, but paused: nothing is launched, changed or deleted.") % facts
+        )
+    return _("Connected to account %(id)s in %(region)s for %(since)s.") % facts

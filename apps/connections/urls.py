@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from apps.connections import views
+
+urlpatterns: list[URLPattern] = [
+    path("connections", views.AccountList.as_view(), name="connections"),
+    path("connections/new", views.AccountNew.as_view(), name="connection-new"),
+    path("connections/<str:uid>", views.AccountPage.as_view(), name="connection"),
+    path("connections/<str:uid>/pause", views.AccountPause.as_view(is_paused=True), name="connection-pause"),
+    path("connections/<str:uid>/resume", views.AccountPause.as_view(is_paused=False), name="connection-resume"),
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import FilterSet
+from django_filters import CharFilter, DateFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -62,11 +62,15 @@ class BudgetSetSerializer(serializers.Serializer[Any]):
 
 
 class PostingFilter(FilterSet):  # type: ignore[misc]
-    """By job, unit, kind."""
+    """By team, job, unit, kind, text; since and until are UTC days, both included."""
 
     unit = ChoicesFilter("unit", values=[c.value for c in Unit])
     kind = ChoicesFilter("kind", values=[c.value for c in PostingKind])
     job = TextFilter("subject_uid")
+    team = CharFilter(field_name="source__team__slug")
+    q = TextFilter("memo", "subject_uid")
+    since = DateFilter(field_name="at", lookup_expr="date__gte")
+    until = DateFilter(field_name="at", lookup_expr="date__lte")
 
     class Meta:
         model = Posting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate
 
 from apps.core import clock
@@ -163,3 +163,57 @@ def ledger_check() -> LedgerReport:
         if balance != incoming.get(pk, ZERO) - outgoing.get(pk, ZERO)
     )
     return LedgerReport(Posting.objects.count(), total, off)
+
+
+def charged_by_team_and_day(team_ids: Iterable[int] | None, since: datetime) -> dict[tuple[int, str], Decimal]:
+    """USD charged by (team pk, UTC day) since an instant, for some teams or (None) all."""
+    rows = Posting.objects.filter(kind=PostingKind.CHARGE, unit=Unit.USD, at__gte=since)
+    if team_ids is not None:
+        rows = rows.filter(target__team__in=list(team_ids))
+    by_day = rows.annotate(day=TruncDate("at")).values("target__team", "day").annotate(usd=Sum("amount"))
+    return {(r["target__team"], r["day"].isoformat()): r["usd"] for r in by_day}
+
+
+@dataclass(frozen=True)
+class JobCost:
+    """What one job moved in a period, in USD and GPU-hours; ``name`` comes from the postings' own memo."""
+
+    uid: str
+    name: str
+    usd: Sums
+    gpu_hours: Decimal
+    last_at: datetime
+
+
+def name_in_memo(memo: str) -> str:
+    """The job's name in a memo such as ``pretrain, attempt 2``: this floor may not ask the jobs themselves."""
+    return memo.rpartition(", attempt ")[0]
+
+
+def costs_by_job(team: Team, since: datetime, most: int = 200) -> list[JobCost]:
+    """Jobs of a team with postings since an instant, dearest first; two queries."""
+    rows = Posting.objects.filter(target__team=team, at__gte=since).exclude(subject_uid="")
+    found = list(
+        rows.values("subject_uid")
+        .annotate(
+            held=Sum("amount", filter=Q(kind=PostingKind.HOLD, unit=Unit.USD), default=ZERO),
+            charged=Sum("amount", filter=Q(kind=PostingKind.CHARGE, unit=Unit.USD), default=ZERO),
+            released=Sum("amount", filter=Q(kind=PostingKind.RELEASE, unit=Unit.USD), default=ZERO),
+            hours=Sum("amount", filter=Q(kind=PostingKind.CHARGE, unit=Unit.GPU_HOURS), default=ZERO),
+            last_at=Max("at"),
+        )
+        .order_by("-charged", "-held", "-last_at")[:most]
+    )
+    uids = [r["subject_uid"] for r in found]
+    holds = Posting.objects.filter(subject_uid__in=uids, unit=Unit.USD, kind=PostingKind.HOLD)
+    memos = dict(holds.order_by("-id").values_list("subject_uid", "memo"))
+    return [
+        JobCost(
+            r["subject_uid"],
+            name_in_memo(memos.get(r["subject_uid"], "")) or r["subject_uid"],
+            Sums(r["held"], r["charged"], r["released"]),
+            r["hours"],
+            r["last_at"],
+        )
+        for r in found
+    ]

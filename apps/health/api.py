@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import FilterSet
+from django_filters import CharFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -81,6 +81,8 @@ class FindingFilter(FilterSet):  # type: ignore[misc]
 
     phase = ChoicesFilter("phase", values=[c.value for c in FindingPhase])
     severity = ChoicesFilter("severity", values=[c.value for c in Severity])
+    cluster = CharFilter(field_name="node__cluster__name")
+    node = CharFilter(field_name="node__name")
     q = TextFilter("title", "node__name", "code")
 
     class Meta:

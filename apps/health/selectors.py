@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
+from apps.clusters.states import NodePhase
 from apps.core import clock, units
 from apps.core.errors import NotFound
 from apps.health.models import Finding, Gpu, XidCode
@@ -75,3 +78,15 @@ def finding_sentence(finding: Finding) -> str:
     if finding.severity in FATAL:
         return head + " " + _("Needs you: %(action)s.") % facts
     return head + " " + _("Suggested: %(action)s.") % facts
+
+
+def gpus_visible_to(actor: Actor) -> QuerySet[Gpu]:
+    """GPUs of nodes that exist, for everyone with a role."""
+    if not actor.holds("health.view"):
+        return Gpu.objects.none()
+    return Gpu.objects.exclude(node__phase=NodePhase.GONE).select_related("node", "node__cluster")
+
+
+def xid_names(codes: Iterable[int]) -> dict[int, str]:
+    """NVIDIA's own names of these codes."""
+    return dict(XidCode.objects.filter(code__in=set(codes)).values_list("code", "mnemonic"))

@@ -1,0 +1,98 @@
+"""What happened to clusters, fleets and nodes, in words; and what to do about a step that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from django.utils.translation import gettext as _
+
+from apps.audit.models import Event
+from apps.audit.timeline import Words
+from apps.clusters.models import FleetStep
+from apps.clusters.states import FLEET_COLOURS, NODE_COLOURS, FleetPhase, NodePhase, StepState
+
+
+def _after(event: Event, mark: str) -> str:
+    """What follows ``mark`` in the event's English text: a name that needs no translation."""
+    return event.text.partition(mark)[2]
+
+
+def _fleet_phase(event: Event) -> tuple[str, str]:
+    phase = str(event.data.get("phase", ""))
+    label = str(FleetPhase(phase).label) if phase in FleetPhase.values else phase
+    colour = FLEET_COLOURS.get(phase, "wait")
+    detail = event.text if event.text and event.text != label else ""
+    return colour, f"{label}: {detail}" if detail else label
+
+
+def _node_phase(event: Event) -> tuple[str, str]:
+    phase = str(event.data.get("phase", ""))
+    label = str(NodePhase(phase).label) if phase in NodePhase.values else phase
+    reason = str(event.data.get("reason", ""))
+    return NODE_COLOURS.get(phase, "wait"), f"{label}: {reason}" if reason else label
+
+
+def _note(event: Event, sentence: str) -> str:
+    """The sentence, with the worker's own note where it says more than that the scheduler was told."""
+    return sentence if event.text.endswith("the scheduler was told") else f"{sentence} ({event.text})"
+
+
+#: Kinds of events of this app.
+WORDS: Words = {
+    "ClusterCreated": lambda e: ("wait", _("Added to the portal by %(who)s") % {"who": _after(e, "created by ")}),
+    "ClusterReady": lambda e: ("good", _("The scheduler answers: %(what)s") % {"what": e.text}),
+    "ClusterUnreachable": lambda e: ("bad", _("The scheduler does not answer: %(error)s") % {"error": e.text}),
+    "FleetCreated": lambda e: (
+        "wait",
+        _("%(what)s asked for by %(who)s") % {"what": e.text.partition(" asked for")[0], "who": _after(e, "for by ")},
+    ),
+    "FleetPhase": _fleet_phase,
+    "FleetDeleteRequested": lambda e: ("warn", _("Deletion asked for by %(who)s") % {"who": _after(e, "for by ")}),
+    "NodeJoined": lambda e: ("good", _("Joined %(cluster)s") % {"cluster": _after(e, " joined ")}),
+    "NodeGone": lambda e: ("off", _("The machine is gone")),
+    "NodePhase": _node_phase,
+    "DrainRequested": lambda e: ("warn", _("Drain asked for: %(reason)s") % {"reason": e.data.get("reason", e.text)}),
+    "ResumeRequested": lambda e: ("busy", _("Return to service asked for by %(who)s") % {"who": _after(e, " by ")}),
+    "DrainSent": lambda e: ("busy", _note(e, _("The scheduler was told to drain it"))),
+    "ResumeSent": lambda e: ("busy", _note(e, _("The scheduler was told to use it again"))),
+    "DrainUnsupported": lambda e: ("bad", _("The scheduler cannot be told from here: %(what)s") % {"what": e.text}),
+}
+
+#: Preflight checks by the worker's name for them.
+_CHECKS: Mapping[str, Callable[[], str]] = {
+    "subnet": lambda: _("Subnet"),
+    "instance-type-offered": lambda: _("Offered in the zone"),
+    "interfaces": lambda: _("Network interfaces"),
+    "subnet-addresses": lambda: _("Free addresses in the subnet"),
+    "security-groups": lambda: _("Security groups"),
+    "vcpu-quota": lambda: _("vCPU quota of the account"),
+    "permission-to-launch": lambda: _("Permission to launch"),
+}
+
+
+def check_label(name: str) -> str:
+    """A preflight check's name in the language in force."""
+    found = _CHECKS.get(name)
+    return found() if found else name
+
+
+def planned_checks() -> list[str]:
+    """What preflight will look at, in its order."""
+    return [label() for label in _CHECKS.values()]
+
+
+def step_advice(step: FleetStep) -> str:
+    """What to do about a failed step; empty while nothing failed."""
+    if step.state != StepState.FAILED:
+        return ""
+    match step.name:
+        case FleetPhase.PREFLIGHT:
+            return _(
+                "Nothing was started and nothing is billed. Mend what is marked, delete this fleet, make a new one."
+            )
+        case FleetPhase.LAUNCHING:
+            return _("No machine was started. Try another zone or type, or reserve capacity; delete this fleet first.")
+        case FleetPhase.BOOTING | FleetPhase.JOINING:
+            return _("Its machines may be billed: delete the fleet. Look at their console output for the reason.")
+        case _:
+            return _("Delete the fleet; what was made so far is removed.")

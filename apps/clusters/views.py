@@ -1,0 +1,346 @@
+"""Pages of clusters and fleets: list, detail with live parts, and their creation and removal."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django_filters import FilterSet
+
+from apps.audit.selectors import events_of
+from apps.audit.timeline import lines_of
+from apps.catalog.models import InstanceType
+from apps.catalog.selectors import type_by_name
+from apps.clusters.forms import ClusterForm, FleetForm
+from apps.clusters.history import WORDS, check_label, planned_checks, step_advice
+from apps.clusters.models import Cluster, Fleet, Node
+from apps.clusters.permissions import can_operate_clusters
+from apps.clusters.plans import FleetPlan, plan_fleet
+from apps.clusters.selectors import (
+    Capacity,
+    capacities,
+    cluster_for,
+    cluster_sentence,
+    clusters_visible_to,
+    fleet_for,
+    fleet_sentence,
+    fleets_visible_to,
+    node_for,
+    nodes_visible_to,
+)
+from apps.clusters.services import cluster_create, cluster_delete, fleet_create, fleet_delete, node_drain, node_resume
+from apps.clusters.states import FLEET_BILLED, FLEET_LIVE, FLEET_WORKING, ClusterPhase, FleetPhase, StepState
+from apps.connections.selectors import accounts_visible_to
+from apps.core import clock
+from apps.core.errors import Refusal
+from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.forms import is_htmx, posted_version, typed_name
+from apps.core.lists import listing
+from apps.core.pages import Page, once
+from apps.teams.models import Team
+from apps.teams.selectors import teams_visible_to
+
+SORTS = {"name": "name", "-name": "-name", "-created_at": "-created_at", "created_at": "created_at", "phase": "phase"}
+LABELS = {"phase": gettext_lazy("State"), "q": gettext_lazy("Text")}
+
+
+class ClusterFilter(FilterSet):  # type: ignore[misc]
+    """By phase and text."""
+
+    phase = ChoicesFilter("phase", values=[c.value for c in ClusterPhase if c != ClusterPhase.DELETED])
+    q = TextFilter("name", "api_url", "account__name")
+
+    class Meta:
+        model = Cluster
+        fields: list[str] = []
+
+
+def gpu_segments(capacity: Capacity) -> list[tuple[str, int, str]]:
+    """Used, free and down as parts of a bar."""
+    return [
+        ("used", capacity.used, _("%(n)s used") % {"n": capacity.used}),
+        ("free", capacity.free, _("%(n)s free") % {"n": capacity.free}),
+        ("down", capacity.down, _("%(n)s down") % {"n": capacity.down}),
+    ]
+
+
+class ClusterList(Page):
+    """All clusters as cards with their GPUs."""
+
+    right = "clusters.view"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """The page, or with htmx its cards. Raises BadQuery."""
+        found = listing(
+            request,
+            clusters_visible_to(self.actor),
+            ClusterFilter,
+            sorts=SORTS,
+            labels=LABELS,
+            words={"phase": lambda value: str(ClusterPhase(value).label)},
+        )
+        cards = [(c, gpu_segments(c), cluster_sentence(c.cluster, c)) for c in capacities(found.rows)]
+        context = {
+            "list": found,
+            "cards": cards,
+            "phases": [c for c in ClusterPhase.choices if c[0] != ClusterPhase.DELETED],
+            "may_operate": can_operate_clusters(self.actor),
+        }
+        return render(
+            request, "clusters/clusters.html#cards" if is_htmx(request) else "clusters/clusters.html", context
+        )
+
+
+class ClusterPage(Page):
+    """One cluster: how it is, its fleets, its nodes, its jobs."""
+
+    right = "clusters.view"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page, or with htmx its live part."""
+        cluster = cluster_for(actor=self.actor, may="clusters.view", uid=uid)
+        capacity = capacities([cluster])[0]
+        lately = clock.now() - timedelta(days=1)
+        rows = fleets_visible_to(self.actor).filter(cluster=cluster).prefetch_related("steps")
+        fleets = [f for f in rows[:200] if f.phase in FLEET_LIVE or f.phase_since > lately]
+        context: dict[str, Any] = {
+            "cluster": cluster,
+            "capacity": capacity,
+            "segments": gpu_segments(capacity),
+            "sentence": cluster_sentence(cluster, capacity),
+            "fleets": [(f, fleet_sentence(f), steps_done(f)) for f in fleets],
+            "live_fleets": sum(1 for f in fleets if f.phase in FLEET_LIVE),
+            "period_s": 3 if any(f.phase in FLEET_WORKING for f in fleets) else 10,
+            "may_operate": can_operate_clusters(self.actor),
+        }
+        if is_htmx(request):
+            return render(request, "clusters/cluster.html#live", context)
+        context["lines"] = lines_of(events_of([cluster.uid], 50), WORDS)
+        return render(request, "clusters/cluster.html", context)
+
+
+def steps_done(fleet: Fleet) -> tuple[int, int]:
+    """(done, all) of a fleet's steps, from the prefetched rows."""
+    steps = list(fleet.steps.all())
+    return sum(1 for s in steps if s.state == StepState.DONE), len(steps)
+
+
+class ClusterNew(Page):
+    """Connect a scheduler."""
+
+    right = "clusters.operate"
+
+    def _form(self, data: Any = None, initial: dict[str, Any] | None = None) -> ClusterForm:
+        return ClusterForm(data, initial=initial, accounts=list(accounts_visible_to(self.actor)))
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """An empty form."""
+        form = self._form(initial={"key": uuid.uuid4().hex, "responds_to_findings": True, "partition": "gpu"})
+        return render(request, "clusters/cluster_new.html", {"form": form})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Connect it; a refusal shows at its fields."""
+        form = self._form(request.POST)
+        if form.is_valid():
+
+            def effect() -> str:
+                cluster = cluster_create(actor=self.actor, **form.values())
+                return reverse("cluster", args=[cluster.uid])
+
+            try:
+                return HttpResponseRedirect(once(request, form.cleaned_data["key"], effect))
+            except Refusal as refusal:
+                form.show(refusal)
+        return render(request, "clusters/cluster_new.html", {"form": form}, status=422)
+
+
+class ClusterDelete(Page):
+    """Take a cluster out of the portal."""
+
+    right = "clusters.operate"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it; the name must have been typed."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        typed_name(request, cluster.name)
+        cluster_delete(actor=self.actor, cluster=cluster, expected_version=posted_version(request))
+        self.say(_("%(name)s is being removed from the portal.") % {"name": cluster.name})
+        return HttpResponseRedirect(reverse("clusters"))
+
+
+# --- fleets ----------------------------------------------------------------------------------------
+
+
+class _FleetForm(Page):
+    """What the form and its preview share."""
+
+    right = "clusters.operate"
+    abstract = True
+
+    def cluster(self, uid: str) -> Cluster:
+        """The cluster the fleet is for. Raises NotFound."""
+        return cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+
+    def form(self, cluster: Cluster, data: Any = None, initial: dict[str, Any] | None = None) -> FleetForm:
+        """The form with what this person may choose."""
+        teams: Sequence[Team] = list(teams_visible_to(self.actor))
+        return FleetForm(data, initial=initial, cluster=cluster, teams=teams)
+
+    def context(self, cluster: Cluster, form: FleetForm) -> dict[str, Any]:
+        """The form and what would happen."""
+        kind = type_by_name(str(form["instance_type"].value() or ""))
+        nodes = str(form["nodes"].value() or "")
+        plan = plan_of(cluster, kind, int(nodes) if nodes.isdigit() and len(nodes) < 5 else 0)
+        return {"cluster": cluster, "form": form, "plan": plan, "checks": planned_checks()}
+
+
+def plan_of(cluster: Cluster, kind: InstanceType | None, nodes: int) -> FleetPlan | None:
+    """The plan, once type and number are known."""
+    return plan_fleet(cluster, kind, nodes) if kind is not None and nodes > 0 else None
+
+
+class FleetNew(_FleetForm):
+    """Launch machines."""
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """A form filled from the cluster's newest fleet, so that only what differs is typed."""
+        cluster = self.cluster(uid)
+        last = fleets_visible_to(self.actor).filter(cluster=cluster).first()
+        initial: dict[str, Any] = {"key": uuid.uuid4().hex, "nodes": 1, "instance_type": "p5.48xlarge"}
+        wanted = request.GET.get("type", "")
+        if last is not None:
+            initial |= {
+                "instance_type": last.instance_type,
+                "nodes": last.nodes,
+                "subnet_id": last.subnet_id,
+                "security_group_ids": ", ".join(last.security_group_ids),
+                "image_id": last.image_id,
+            }
+        if type_by_name(wanted) is not None:
+            initial["instance_type"] = wanted
+        return render(request, "clusters/fleet_new.html", self.context(cluster, self.form(cluster, initial=initial)))
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Launch; a second click gets the first one's fleet, a refusal shows at its fields."""
+        cluster = self.cluster(uid)
+        form = self.form(cluster, request.POST)
+        if form.is_valid():
+
+            def effect() -> str:
+                fleet = fleet_create(actor=self.actor, cluster=cluster, **form.values())
+                return reverse("fleet", args=[fleet.uid])
+
+            try:
+                return HttpResponseRedirect(once(request, form.cleaned_data["key"], effect))
+            except Refusal as refusal:
+                form.show(refusal)
+        return render(request, "clusters/fleet_new.html", self.context(cluster, form), status=422)
+
+
+class FleetPreview(_FleetForm):
+    """What will happen: the right column."""
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """A fragment."""
+        cluster = self.cluster(uid)
+        return render(request, "clusters/fleet_new.html#plan", self.context(cluster, self.form(cluster, request.POST)))
+
+
+class FleetPage(Page):
+    """One fleet: sentence, steps, machines."""
+
+    right = "clusters.view"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The page, or with htmx its live part."""
+        fleet = fleet_for(actor=self.actor, may="clusters.view", uid=uid)
+        steps = [
+            (step, step_advice(step), [(check_label(str(c.get("name"))), c) for c in step.checks])
+            for step in fleet.steps.all()
+        ]
+        nodes: list[Node] = list(nodes_visible_to(self.actor).filter(fleet=fleet)[:500])
+        shows_money = self.actor.may("costs.view", fleet.team_id) or self.actor.everywhere("costs.view")
+        each = fleet.usd_per_hour or Decimal(0)
+        context: dict[str, Any] = {
+            "fleet": fleet,
+            "sentence": fleet_sentence(fleet),
+            "steps": steps,
+            "nodes": nodes,
+            "busy_nodes": [n.name for n in nodes if n.gpus_used],
+            "kind": type_by_name(fleet.instance_type),
+            "shows_money": shows_money,
+            "usd_now": each * fleet.observed_nodes if fleet.phase in FLEET_BILLED else Decimal(0),
+            "usd_all": each * fleet.nodes,
+            "is_working": fleet.phase in FLEET_WORKING,
+            "is_deleted": fleet.phase == FleetPhase.DELETED,
+            "lines": lines_of(events_of([fleet.uid], 100), WORDS),
+            "may_operate": can_operate_clusters(self.actor),
+        }
+        return render(request, "clusters/fleet.html#live" if is_htmx(request) else "clusters/fleet.html", context)
+
+
+class FleetDelete(Page):
+    """Tear a fleet down."""
+
+    right = "clusters.operate"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it; the name must have been typed."""
+        fleet = fleet_for(actor=self.actor, may="clusters.operate", uid=uid)
+        typed_name(request, fleet.name)
+        fleet_delete(actor=self.actor, fleet=fleet, expected_version=posted_version(request))
+        self.say(_("%(name)s is being deleted.") % {"name": fleet.name})
+        return HttpResponseRedirect(reverse("fleet", args=[fleet.uid]))
+
+
+class BurnTable(Page):
+    """What each fleet costs now: a fragment for the page of costs, which stands below this floor."""
+
+    right = "costs.view"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Fleets that may be billed, dearest first."""
+        rows = fleets_visible_to(self.actor).filter(phase__in=FLEET_BILLED)
+        if not self.actor.everywhere("costs.view"):
+            rows = rows.filter(team__in=self.actor.team_ids("costs.view"))
+        burning = [((f.usd_per_hour or Decimal(0)) * f.observed_nodes, f) for f in rows]
+        burning.sort(key=lambda pair: -pair[0])
+        context = {"burning": [(f, usd) for usd, f in burning], "total": sum((u for u, _f in burning), Decimal(0))}
+        return render(request, "clusters/burn.html", context)
+
+
+# --- nodes: the page itself stands on the floor of health ---------------------------------------------
+
+
+class NodeDrain(Page):
+    """Take a node out of service."""
+
+    right = "health.operate"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for a drain with its reason."""
+        node = node_for(actor=self.actor, may="health.operate", uid=uid)
+        node_drain(actor=self.actor, node=node, reason=request.POST.get("reason", ""))
+        self.say(_("%(node)s takes no new jobs once the scheduler was told.") % {"node": node.name})
+        return HttpResponseRedirect(reverse("node", args=[node.uid]))
+
+
+class NodeResume(Page):
+    """Put a node back into service."""
+
+    right = "health.operate"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it."""
+        node = node_for(actor=self.actor, may="health.operate", uid=uid)
+        node_resume(actor=self.actor, node=node)
+        self.say(_("%(node)s takes jobs again once the scheduler was told.") % {"node": node.name})
+        return HttpResponseRedirect(reverse("node", args=[node.uid]))
