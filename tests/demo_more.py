@@ -1,0 +1,203 @@
+"""More rows on top of ``demo_rows``: what the pages of capacity, health, money and admin show besides the usual.
+
+A fleet whose preflight failed, one that is being deleted, an account that is paused and one that
+fails, orphans the sweep removed, a GPU off the bus, an exporter with missing inputs, resolved
+findings, a month of charges, limits that someone changed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from tests.demo_rows import DemoRows, _Seed
+
+CHECKS = (
+    ("subnet", True, "subnet-0a1b2c3d is in zone use1-az4."),
+    ("instance-type-offered", True, "p5en.48xlarge is offered in use1-az4."),
+    ("interfaces", True, "17 interfaces a node, 16 of them EFA, fit p5en.48xlarge."),
+    ("subnet-addresses", True, "8 nodes take 8 addresses, 231 are free."),
+    ("security-groups", True, "sg-0a1b2c3d lets its own members reach each other."),
+    ("vcpu-quota", False, "8 nodes take 1536 vCPUs; 'Running On-Demand P instances' allows 768, 384 are in use."),
+    ("permission-to-launch", True, "A dry run was allowed."),
+)
+
+
+def demo_more(rows: DemoRows) -> DemoRows:
+    """Add them and return the same rows."""
+    seed = _Seed()
+    seed.rows = rows
+    _failed_fleet(seed)
+    _accounts(seed)
+    _health(seed)
+    _month(seed)
+    _limits(seed)
+    from apps.audit.services import seal
+
+    seal(100_000)
+    return rows
+
+
+def _failed_fleet(seed: _Seed) -> None:
+    from apps.clusters import observations
+    from apps.clusters.services import fleet_create, fleet_delete
+
+    operator = seed.actor("operator")
+
+    def launch(name: str, kind: str, nodes: int) -> Any:
+        return fleet_create(
+            actor=operator,
+            cluster=seed.rows.clusters["ada"],
+            name=name,
+            instance_type=kind,
+            nodes=nodes,
+            subnet_id="subnet-0a1b2c3d",
+            security_group_ids=["sg-0a1b2c3d"],
+            image_id="ami-0a1b2c3d",
+            team=seed.rows.teams["nlp"],
+        )
+
+    with seed.ago(41):
+        failed = launch("p5en-eval", "p5en.48xlarge", 8)
+        observations.fleet_move(failed, "PREFLIGHT", "checking before anything is started")
+        checks = [{"name": n, "passed": p, "detail": d} for n, p, d in CHECKS]
+        observations.fleet_say(failed, "6 of 7 checks passed", checks=checks)
+    with seed.ago(40.8):
+        observations.fleet_move(failed, "FAILED", "the account's vCPU quota is too small for 8 × p5en.48xlarge.")
+    with seed.ago(60 * 5):
+        leaving = launch("g6-old", "g6.48xlarge", 2)
+        for phase in ("PREFLIGHT", "PLACEMENT_GROUP", "LAUNCH_TEMPLATE", "LAUNCHING", "BOOTING", "JOINING", "READY"):
+            observations.fleet_move(leaving, phase)
+    with seed.ago(2):
+        fleet_delete(actor=operator, fleet=leaving, expected_version=leaving.version)
+        observations.fleet_move(leaving, "DELETING", "terminating 2 machines", observed_nodes=2)
+    seed.rows.fleets |= {"p5en-eval": failed, "g6-old": leaving}
+
+
+def _accounts(seed: _Seed) -> None:
+    from apps.audit.services import event
+    from apps.connections.models import CloudAccount
+    from apps.connections.services import account_connect, account_observe, account_pause
+
+    operator = seed.actor("operator")
+    with seed.ago(60 * 26):
+        paused = account_connect(actor=operator, name="staging", region="us-west-2", credentials_ref="env:AWS_STAGING")
+        account_observe(paused, account_id="210987654321", arn="arn:aws:iam::210987654321:user/portal")
+        account_pause(actor=operator, account=paused, is_paused=True, expected_version=paused.version)
+    with seed.ago(17):
+        broken = account_connect(actor=operator, name="old-lab", region="eu-west-1", credentials_ref="file:old-lab")
+        account_observe(broken, error="GetCallerIdentity: InvalidClientTokenId: the security token is invalid")
+    research = CloudAccount.objects.get(name="research")
+    with seed.ago(60 * 28):
+        arn = research.observed_arn
+        event("account", research.uid, "AccountConnected", f"connected as {arn} in account 123456789012")
+    with seed.ago(60 * 7):
+        event(
+            "account",
+            research.uid,
+            "OrphanRemoved",
+            "network-interface eni-0f00ba4 of flt_gone had no owner",
+            data={"kind": "network-interface", "provider_id": "eni-0f00ba4", "uid": "flt_gone"},
+        )
+
+
+def _health(seed: _Seed) -> None:
+    from apps.clusters.models import Cluster, Node
+    from apps.clusters.states import ClusterPhase
+    from apps.health.models import Finding, Gpu
+    from apps.health.rules import Fault
+    from apps.health.services import faults_report, finding_acknowledge, finding_resolve
+
+    dead = seed.rows.nodes["p5-main-8"]
+    Gpu.objects.filter(node=dead, index=3).update(
+        is_on_bus=False, xid_last=79, temperature_c=None, power_w=None, sm_active=None, tensor_active=None
+    )
+    Gpu.objects.filter(node=seed.rows.nodes["p5-main-6"], index=1).update(xid_last=63, row_remap_pending=1)
+    Gpu.objects.exclude(xid_last__gt=0).update(xid_last=0, row_remap_failure=0, row_remap_pending=0, ecc_dbe_volatile=0)
+    Node.objects.filter(name="p5-main-7").update(
+        exporter_missing=["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_FI_DEV_ROW_REMAP_FAILURE"],
+        exporter_read_at=seed.now - timedelta(minutes=4),
+        exporter_error="HTTP 503 from http://p5-main-7:9400/metrics",
+    )
+
+    def fault(node: Any, source: str, code: str, slot: int | None, text: str, **evidence: Any) -> Any:
+        uuid = f"GPU-{node.pk:04d}-{slot}" if slot is not None else ""
+        (found,) = faults_report(node, [Fault(source, code, slot, uuid, text, evidence)])
+        return found
+
+    with seed.ago(60 * 20):
+        old = fault(seed.rows.nodes["p5-main-2"], "xid", "31", 5, "XID 31 logged 1× by GPU 5", xid=31)
+        worn = fault(
+            seed.rows.nodes["p5-main-5"], "dcgm", "RowRemapPending", 2, "a row remap waits for a reset", value=1
+        )
+    with seed.ago(60 * 19):
+        finding_resolve(actor=seed.actor("operator"), finding=Finding.objects.select_related("node").get(pk=old.pk))
+        finding_acknowledge(
+            actor=seed.actor("operator"), finding=Finding.objects.select_related("node").get(pk=worn.pk)
+        )
+    with seed.ago(6):
+        missing = fault(
+            seed.rows.nodes["p4d-2"],
+            "inventory",
+            "GpuMissing",
+            None,
+            "7 of 8 GPUs visible",
+            expected=8,
+            visible=7,
+            without_gauges=[6],
+        )
+    seed.rows.findings |= {"missing": missing, "resolved": old, "acknowledged": worn}
+    Cluster.objects.create(
+        name="new-lab",
+        api_url="https://slurm.new-lab.example:6820",
+        user_name="portal",
+        token_ref="file:slurm-new-lab",
+        working_root="/shared/jobs",
+        phase=ClusterPhase.PENDING,
+    )
+
+
+def _month(seed: _Seed) -> None:
+    """A month of charges of three teams, as finished jobs would have left them."""
+    from apps.core import ids
+    from apps.costs.services import charge, hold_money, release
+    from apps.costs.states import Unit
+
+    weights = {"nlp": 900, "vision": 420, "speech": 160}
+    with seed.ago(60 * 24 * 31):
+        pass
+    for day in range(30, 1, -1):
+        for slug, base in weights.items():
+            if seed.random.random() < 0.25:
+                continue
+            team = seed.rows.teams[slug]
+            usd = Decimal(round(base * (0.4 + seed.random.random()), 2)).quantize(Decimal("0.01"))
+            job, attempt = ids.new_uid("job"), ids.new_uid("att")
+            memo = f"{slug}-run-{31 - day:02d}, attempt 1"
+            with seed.ago(60 * 24 * day):
+                hold_money(team, usd * 2, usd / 5, subject=job, detail=attempt, memo=memo)
+                charge(team, Unit.USD, usd, key=f"c:{attempt}", subject=job, detail=attempt, memo=memo)
+                charge(team, Unit.GPU_HOURS, usd / 7, key=f"h:{attempt}", subject=job, detail=attempt, memo=memo)
+                release(team, Unit.USD, key=f"r:{attempt}", subject=job, detail=attempt, memo=memo)
+                release(team, Unit.GPU_HOURS, key=f"g:{attempt}", subject=job, detail=attempt, memo=memo)
+
+
+def _limits(seed: _Seed) -> None:
+    from apps.costs.models import Budget
+    from apps.costs.services import budget_set
+    from apps.quotas.models import Quota
+    from apps.quotas.services import quota_set
+    from apps.teams.models import Team
+
+    admin = seed.actor("admin")
+    team = seed.rows.teams["nlp"]
+    with seed.ago(60 * 10):
+        quota_set(actor=admin, team=team, gpus=144, expected_version=Quota.objects.get(team=team).version)
+        budget_set(
+            actor=admin,
+            team=team,
+            usd_per_month=Decimal(75_000),
+            expected_version=Budget.objects.get(team=team).version,
+        )
+    Team.objects.create(slug="robotics", name="Robotics")
