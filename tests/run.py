@@ -26,7 +26,6 @@ from tests import machine, services  # noqa: E402
 
 RESULTS = ROOT / "test-results"
 BIN = Path(sys.executable).parent
-TORCH = ROOT / ".venv-torch"
 TORCH_VERSION = "2.13.0"
 PYTHON_PATHS = ("portal", "apps", "worker", "sandbox", "runner")
 #: Folders whose tests start many processes or measure time: never beside other tests.
@@ -222,36 +221,53 @@ def with_torch(name: str, run: Run) -> Result:
     """The tests of the PyTorch examples, with a Python of their own that has it."""
     if run.torch is not None:
         run.torch.join()
-    python = TORCH / "bin" / "python"
-    if run.torch_note or not python.exists():
-        return Result(skipped=1, note=f"skipped: {run.torch_note or 'no PyTorch'}")
+    if run.torch_note:
+        return Result(skipped=1, note=f"skipped: {run.torch_note}")
+    python = torch_home(run) / "bin" / "python"
     return pytest_run(name, run, ["-m", marked("torch"), "tests"], QD_TORCH_PYTHON=str(python))
 
 
+def open_to_jobs(*words: str) -> bool:
+    """Whether the user that Slurm's jobs run as can do this; without root there are no such jobs."""
+    if os.geteuid() != 0:
+        return True
+    return subprocess.run(["runuser", "-u", "nobody", "--", *words], capture_output=True, cwd="/").returncode == 0
+
+
+def torch_home(run: Run) -> Path:
+    """Where PyTorch's virtualenv is: in the tree, or, where jobs cannot read the tree, in the temporary folder."""
+    return ROOT / ".venv-torch" if open_to_jobs("test", "-r", str(ROOT / "Makefile")) else run.tmp / "venv-torch"
+
+
 def install_torch(run: Run) -> None:
-    """Make .venv-torch where the small CPU build can be had; otherwise note why not."""
-    python = TORCH / "bin" / "python"
-    works = [str(python), "-c", f"import torch; assert torch.__version__.startswith('{TORCH_VERSION}')"]
-    if python.exists() and run.command("torch-install", works) == 0:
+    """Make PyTorch's virtualenv where the small CPU build can be had; otherwise note why not."""
+    home, wanted = torch_home(run), f"torch=={TORCH_VERSION}"
+    python = home / "bin" / "python"
+    test = ["-c", f"import torch; assert torch.__version__.startswith({TORCH_VERSION!r})"]
+    if python.exists() and open_to_jobs(str(python), *test) and run.command("torch-install", [str(python), *test]) == 0:
         return
+    shutil.rmtree(home, ignore_errors=True)
+    # A Python below a closed home folder would do for us, but not for the jobs.
+    enough = ["-c", "import sys, venv; assert sys.version_info >= (3, 11)"]
+    candidates = [str(getattr(sys, "_base_executable", sys.executable)), "/usr/bin/python3"]
+    base = next((each for each in candidates if Path(each).exists() and open_to_jobs(each, *enough)), candidates[0])
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "-q"]
     plan = RESULTS / "torch-plan.json"
-    plan.unlink(missing_ok=True)
-    wanted = f"torch=={TORCH_VERSION}"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--retries", "1"]
-    code = run.command("torch-install", [*pip, "--dry-run", "--ignore-installed", f"--report={plan}", wanted])
-    if code != 0:
-        run.torch_note = f"{wanted} cannot be installed here"
-        return
-    names = [each["metadata"]["name"] for each in json.loads(plan.read_text())["install"]]
-    if any(each.startswith(("nvidia-", "cuda-", "triton")) for each in names) and not os.environ.get("QD_TORCH_CUDA"):
-        run.torch_note = f"{wanted} would be the CUDA build of several GB here (QD_TORCH_CUDA=1 takes it)"
-        return
-    shutil.rmtree(TORCH, ignore_errors=True)
-    for words in ([sys.executable, "-m", "venv", str(TORCH)], [str(python), *pip[1:], wanted, "numpy"]):
-        if run.command("torch-install", words) != 0:
-            shutil.rmtree(TORCH, ignore_errors=True)
+    steps = (
+        [base, "-m", "venv", "--without-pip", str(home)],
+        [*pip, "--retries", "1", "--dry-run", f"--report={plan}", wanted],
+    )
+    if any(run.command("torch-install", words) != 0 for words in steps):
+        run.torch_note = f"{wanted} cannot be installed here (test-results/torch-install.log)"
+    else:
+        names = [each["metadata"]["name"] for each in json.loads(plan.read_text())["install"]]
+        large = any(each.startswith(("nvidia-", "cuda-", "triton")) for each in names)
+        if large and not os.environ.get("QD_TORCH_CUDA"):
+            run.torch_note = f"{wanted} would be the CUDA build of several GB here (QD_TORCH_CUDA=1 takes it)"
+        elif run.command("torch-install", [*pip, wanted, "numpy"]) != 0:
             run.torch_note = f"{wanted} could not be installed (test-results/torch-install.log)"
-            return
+    if run.torch_note:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 STAGES: dict[str, tuple[str, Stage]] = {
