@@ -1,0 +1,214 @@
+"""make screenshots: every page in both themes, languages and widths, from the demo rows, into screenshots/.
+
+Prints a line a page that has a console error, scrolls sideways or has an axe violation, and ends
+with 1 when there was any. ``--only WORD`` takes the pages whose name has the word, ``--no-axe`` skips axe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.browser_kit import axe, browser, chromium, person  # noqa: E402
+from tests.services import free_port  # noqa: E402
+
+PASSWORD = "correct horse battery"
+
+
+def seed(database: Path) -> list[tuple[str, str, str]]:
+    """Make the demo site in a database of its own; (name, person, path) of every page."""
+    os.environ.update({"QD_ENV": "development", "QD_SQLITE_FILE": str(database), "QD_VAR_DIR": str(database.parent)})
+    os.environ["DJANGO_SETTINGS_MODULE"] = "portal.settings"
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    from apps.checkpoints.models import Checkpoint
+    from apps.clusters.models import Cluster, Fleet, Node
+    from apps.connections.models import CloudAccount
+    from apps.core import clock
+    from apps.core.models import Heartbeat
+    from apps.health.models import Finding
+    from apps.jobs.models import Job
+    from apps.teams.models import User
+    from tests.demo_rows import demo_rows
+
+    call_command("migrate", verbosity=0)
+    demo_rows()
+    Heartbeat.objects.update_or_create(name="housekeeping", defaults={"beat_at": clock.now()})
+    for user in User.objects.all():
+        user.set_password(PASSWORD)
+        user.save()
+
+    def uid(model: Any, **wanted: Any) -> str:
+        row = model.objects.filter(**wanted).first() or model.objects.first()
+        return str(row.uid)
+
+    job, cluster = uid(Job, phase="RUNNING"), uid(Cluster)
+    pages = [
+        ("home", "owner", "/"),
+        ("home-operator", "operator", "/"),
+        ("jobs", "owner", "/jobs"),
+        ("jobs-none-match", "owner", "/jobs?q=nothing-has-this-name"),
+        ("job-new", "owner", "/jobs/new"),
+        ("job", "owner", f"/jobs/{job}"),
+        *((f"job-{t}", "owner", f"/jobs/{job}/{t}") for t in ("logs", "checkpoints", "timeline", "config", "cost")),
+        *((f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p)}") for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")),
+        ("checkpoints", "owner", "/checkpoints"),
+        ("checkpoints-all", "owner", "/checkpoints/all"),
+        ("checkpoint-torn", "owner", f"/checkpoints/{uid(Checkpoint, state='TORN')}"),
+        ("clusters", "operator", "/clusters"),
+        ("cluster", "operator", f"/clusters/{cluster}"),
+        ("cluster-new", "operator", "/clusters/new"),
+        ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
+        *((f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}") for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")),
+        ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
+        ("burn", "operator", "/fleets/burn"),
+        ("catalog", "owner", "/catalog"),
+        ("catalog-compare", "owner", "/catalog/compare?type=p5.48xlarge&type=p5en.48xlarge&type=p6-b200.48xlarge"),
+        ("health", "operator", "/health"),
+        ("gpus", "operator", "/health/gpus"),
+        ("xid", "operator", "/health/xid"),
+        ("findings", "operator", "/findings"),
+        ("finding", "operator", f"/findings/{uid(Finding, source='xid')}"),
+        ("costs", "owner", "/costs"),
+        ("costs-admin", "admin", "/costs"),
+        ("ledger", "owner", "/costs/ledger"),
+        ("team-costs", "owner", "/costs/teams/nlp"),
+        ("quotas", "owner", "/quotas"),
+        ("quotas-admin", "admin", "/quotas"),
+        ("quota-history", "admin", "/quotas/nlp/history"),
+        ("connections", "operator", "/connections"),
+        ("connection", "operator", f"/connections/{uid(CloudAccount)}"),
+        ("connection-new", "operator", "/connections/new"),
+        ("tokens", "owner", "/tokens"),
+        ("audit", "admin", "/audit"),
+        ("audit-chain", "admin", "/audit/chain"),
+        ("admin", "admin", "/admin/"),
+        ("admin-quotas", "admin", "/admin/quotas/quota/"),
+        ("not-found", "owner", "/no/such/page"),
+        ("forbidden", "owner", "/audit"),
+        ("login", "", "/accounts/login/"),
+    ]
+    from django.db import connections
+
+    connections.close_all()
+    return pages
+
+
+@contextmanager
+def serve(database: Path) -> Iterator[str]:
+    """The portal's own server over that database."""
+    port = free_port()
+    environment = {
+        **os.environ,
+        "QD_ENV": "development",
+        "QD_SQLITE_FILE": str(database),
+        "QD_VAR_DIR": str(database.parent),
+        "QD_LOG_LEVEL": "ERROR",
+        "QD_THROTTLE_READ": "100000/min",
+    }
+    command = [sys.executable, "-m", "granian", "--interface", "asginl", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, "--workers-kill-timeout", "2", "--log-level", "error", "portal.asgi:application"],
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        for _ in range(200):
+            try:
+                opener.open(f"{url}/healthz", timeout=2)
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def main() -> int:
+    """Take them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "screenshots")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-axe", action="store_true")
+    parser.add_argument("--languages", default="en,ko")
+    parser.add_argument("--themes", default="light,dark")
+    parser.add_argument("--widths", default="wide,phone")
+    options = parser.parse_args()
+    if not chromium():
+        print("screenshots need Debian's package chromium")
+        return 3
+    options.out.mkdir(parents=True, exist_ok=True)
+    problems = taken = 0
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "screens.sqlite3"
+        pages = [p for p in seed(database) if options.only in p[0]]
+        with serve(database) as url, browser() as found:
+            for language in options.languages.split(","):
+                for theme in options.themes.split(","):
+                    for width in options.widths.split(","):
+                        windows: dict[str, Any] = {}
+                        for name, user, path in pages:
+                            if user not in windows:
+                                windows[user] = person(
+                                    found, url, user=user, password=PASSWORD, language=language, theme=theme, width=width
+                                )
+                            window = windows[user]
+                            window.complaints.clear()
+                            window.open(path)
+                            window.page.wait_for_timeout(250)
+                            shot = options.out / f"{name}.{language}.{theme}.{width}.png"
+                            window.page.screenshot(path=str(shot), full_page=True)
+                            taken += 1
+                            wrong = [c for c in window.complaints if "404" not in c and "403" not in c]
+                            if (over := window.sideways()) > 0:
+                                wrong.append(f"scrolls {over} px sideways")
+                            if not options.no_axe:
+                                wrong += [f"axe {v['id']}: {v['nodes'][:2]}" for v in axe_of(window)]
+                            for text in wrong:
+                                problems += 1
+                                print(f"{name} {language} {theme} {width}: {text[:600]}")
+                        for window in windows.values():
+                            window.context.close()
+    print(f"{taken} pictures in {options.out}, {problems} problems")
+    return 1 if problems else 0
+
+
+def axe_of(window: Any) -> list[dict[str, Any]]:
+    """axe needs its script in the page, which the strict CSP forbids: it runs in a copy of the window without it."""
+    context = window.page.context.browser.new_context(
+        bypass_csp=True,
+        viewport=window.page.viewport_size,
+        color_scheme="dark" if window.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light",
+        storage_state=window.context.storage_state(),
+        reduced_motion="reduce",
+    )
+    try:
+        page = context.new_page()
+        page.goto(window.page.url, wait_until="load")
+        page.wait_for_timeout(150)
+        return axe(page)
+    finally:
+        context.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
