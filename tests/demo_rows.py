@@ -89,7 +89,7 @@ class _Seed:
                     Membership.objects.create(user=user, team=self.rows.teams[slug], role=role)
                 self.rows.users[name] = user
             admin = self.actor("admin")
-            for slug, gpus, usd in (("nlp", 128, 60_000), ("speech", 32, 15_000), ("vision", 64, 20_000)):
+            for slug, gpus, usd in (("nlp", 136, 60_000), ("speech", 32, 15_000), ("vision", 64, 20_000)):
                 quota_set(actor=admin, team=self.rows.teams[slug], gpus=gpus)
                 budget_set(actor=admin, team=self.rows.teams[slug], usd_per_month=Decimal(usd))
             ServiceAccount.objects.create(team=self.rows.teams["nlp"], name="nightly-eval")
@@ -421,6 +421,7 @@ class _Seed:
         self.queue(self.submit("speech-encoder-large", 14, 2, team="speech", who="lead", hours=3), 13, "Priority")
         self.submit("tokenizer-sweep", 0.4, 1, hours=1)
         self.budget_job()
+        self.recovering_job()
         self.busy()
 
     def finished_jobs(self) -> None:
@@ -522,6 +523,22 @@ class _Seed:
             phase_since=self.now - timedelta(minutes=18),
             message="team nlp has $12.40 left of this month's budget and this needs $629.15 held",
         )
+
+    def recovering_job(self) -> None:
+        """A job between two attempts: the first lost its node a minute ago."""
+        from apps.jobs.models import Attempt, Job
+        from apps.jobs.observations import attempt_end, job_recover
+
+        job = self.submit("video-vae", 210, 1, hours=6)
+        attempt = self.start(job, 207, ["p5-main-7"])
+        self.train(attempt, 207, 2, 0, 8200, 30_000)
+        self.save(attempt, 8000, 6)
+        with self.ago(1):
+            fresh = Attempt.objects.get(pk=attempt.pk)
+            fresh.job = job = Job.objects.select_related("team", "cluster", "series").get(pk=job.pk)
+            fresh.ended_at, fresh.stop_node = self.now - timedelta(minutes=1), "p5-main-7"
+            attempt_end(fresh, "NODE_FAILED", "NodeFailure")
+            job_recover(job, fresh)
 
     def busy(self) -> None:
         """GPUs in use as the scheduler would show them."""

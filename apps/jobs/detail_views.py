@@ -70,6 +70,7 @@ class _JobPage(Page):
         """What every tab shows: head, tabs, rail."""
         attempts = attempts_of(job)
         attempt = attempts[-1] if attempts else None
+        sums = job_sums(job)
         return {
             "job": job,
             "attempts": attempts,
@@ -77,7 +78,8 @@ class _JobPage(Page):
             "sentence": job_sentence(job, attempt),
             "may_stop": can_cancel_job(self.actor, job) and not job.has_ended,
             "is_cancelling": job.stop_kind == "cancel",
-            "sums": job_sums(job),
+            "sums": sums,
+            "net_held": sums.held - sums.released,
             "nodes": node_marks(job, attempt),
             "tab": self.tab,
             "tabs": [

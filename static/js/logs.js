@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   var MOST_LINES = 5000, LONGEST = 8000, EVERY_MS = 2000;
-  var ERROR = /\b(error|exception|traceback|fatal|panic|segfault|out of memory|oom|nccl warn|xid)\b/i;
+  var ERROR = /(?:error|exception)\b|\b(?:traceback|fatal|panic|segmentation fault|out of memory|oom-kill|nccl warn|xid)\b/i;
   /* CSI, OSC and two-character escapes, then the other control characters but tab. */
   var ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g;
   var CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
@@ -15,7 +15,7 @@
   }
 
   function start(root) {
-    var box = root.querySelector("[data-log]"), list = box.querySelector("ol"), say = root.dataset;
+    var box = root.querySelector("[data-log]"), list = box.appendChild(document.createElement("ol")), say = root.dataset;
     function tool(name) { return root.querySelector("[data-log-" + name + "]"); }
     var follow = true, attempt = "", runner = "", next = null, first = null, open = say.open === "1";
     var tails = {}, lastAttempt = null, query = "", hits = [], hit = -1, generation = 0, timer = 0;
