@@ -49,7 +49,7 @@ def diffs_of(entry: Entry) -> list[Diff]:
     """Before → after, by name; what stayed the same is left out."""
     names = [*entry.before, *(n for n in entry.after if n not in entry.before)]
     found = [Diff(n, _plain(entry.before.get(n)), _plain(entry.after.get(n))) for n in names]
-    return [d for d in found if d.before != d.after]
+    return [d for d in found if (d.before or None) != (d.after or None)]
 
 
 class AuditPage(Page):

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 from apps.catalog.models import InstanceType, all_types, type_by_name
-from apps.catalog.words import efa_summary
+from apps.catalog.words import efa_place, efa_summary
 from apps.core import units
 from apps.core.errors import BadQuery
 from apps.core.pages import Page
@@ -79,13 +79,13 @@ class CatalogPage(Page):
         if sort:
             types.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
         context = {
-            "types": [(t, efa_summary(t)) for t in types],
+            "types": [(t, efa_summary(t), efa_place(t)) for t in types],
             "list": _Order(sort),
             "gpus": gpus,
             "gpu": gpu,
             "q": request.GET.get("q", "").strip(),
             "sources": list(dict.fromkeys(t.sources for t in types)),
-            "notes": [t for t in types if t.note],
+            "notes": [(n, [t.name for t in types if t.note == n]) for n in dict.fromkeys(t.note for t in types) if n],
         }
         return render(request, "catalog/catalog.html", context)
 

@@ -28,3 +28,16 @@ def efa_summary(kind: InstanceType) -> str:
     else:
         place = _("on card 0, beside ENA")
     return f"{head}; {count} {place}"
+
+
+def efa_place(kind: InstanceType) -> str:
+    """How many EFA interfaces and on which cards, short enough for a table; empty without EFA."""
+    count = kind.efa_interfaces
+    if not count:
+        return ""
+    if kind.name.startswith("p6e-gb200"):
+        return _("%(n)s on the odd cards") % {"n": count}
+    if count == 1:
+        return _("1 on card %(card)s") % {"card": kind.efa_cards_start}
+    last = kind.efa_cards_start + count - 1
+    return _("%(n)s on cards %(first)s–%(last)s") % {"n": count, "first": kind.efa_cards_start, "last": last}

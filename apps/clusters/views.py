@@ -281,6 +281,7 @@ class FleetPage(Page):
             "usd_all": each * fleet.nodes,
             "is_working": fleet.phase in FLEET_WORKING,
             "is_deleted": fleet.phase == FleetPhase.DELETED,
+            "is_over": fleet.phase in (FleetPhase.FAILED, FleetPhase.DELETING, FleetPhase.DELETED),
             "lines": lines_of(events_of([fleet.uid], 100), WORDS),
             "may_operate": can_operate_clusters(self.actor),
         }

@@ -154,13 +154,19 @@ class LedgerPage(Page):
         )
         context = {
             "list": found,
-            "rows": [(p, name_in_memo(p.memo)) for p in found.rows],
+            "rows": [(p, *_told(p)) for p in found.rows],
             "units": Unit.choices,
             "kinds": PostingKind.choices,
             "teams": list(teams_visible_to(self.actor, "costs.view")[:200]),
             "report": ledger_check(),
         }
         return render(request, "costs/ledger.html", context)
+
+
+def _told(posting: Posting) -> tuple[str, str]:
+    """The job's name and what the memo says besides it."""
+    name = name_in_memo(posting.memo)
+    return name, posting.memo.removeprefix(f"{name}, ") if name else posting.memo
 
 
 class LedgerCsv(Page):

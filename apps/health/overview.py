@@ -55,7 +55,7 @@ class NodeHealth:
         """Name, state, use and findings in one line."""
         parts = [
             f"{self.node.name}: {self.node.get_phase_display()}",
-            _("%(used)s of %(all)s GPUs in use") % {"used": self.node.gpus_used, "all": self.node.gpus},
+            _("%(used)s of %(all)s GPUs in use") % {"used": self.node.gpus_used, "all": len(self.levels)},
         ]
         parts += [f.title + (f" (GPU {f.gpu_index})" if f.gpu_index is not None else "") for f in self.findings]
         return "; ".join(parts)
@@ -95,10 +95,12 @@ def _health(node: Node, figures: Sequence[Figures], findings: Sequence[Finding])
     worst: dict[int | None, str] = {}
     for finding in findings:
         level = "bad" if SEVERITY_COLOURS[finding.severity] == "bad" else "warn"
-        if worst.get(finding.gpu_index) != "bad":
-            worst[finding.gpu_index] = level
+        for slot in _slots_of(finding):
+            if worst.get(slot) != "bad":
+                worst[slot] = level
+    kind = None if node.gpus else type_by_name(node.instance_type)
     levels = state_levels(
-        gpus=node.gpus,
+        gpus=kind.gpus if kind else node.gpus,
         used=node.gpus_used,
         takes_jobs=node.phase in _TAKES_JOBS,
         on_bus={f.index: f.is_on_bus for f in figures},
@@ -106,6 +108,16 @@ def _health(node: Node, figures: Sequence[Figures], findings: Sequence[Finding])
         findings=worst,
     )
     return NodeHealth(node, figures, findings, levels)
+
+
+def _slots_of(finding: Finding) -> list[int | None]:
+    """The GPUs a finding is about: its own, those its evidence names, or (None) the node as a whole."""
+    if finding.gpu_index is not None:
+        return [finding.gpu_index]
+    named = finding.evidence.get("without_gauges")
+    if isinstance(named, list) and named and all(isinstance(slot, int) for slot in named):
+        return list(named)
+    return [None]
 
 
 def blocks_of(healths: Iterable[NodeHealth], metric: str) -> list[Block]:
@@ -154,7 +166,7 @@ def legend_of(metric: str, drawn: Iterable[str]) -> list[tuple[str, str, str]]:
 
 def summary_of(healths: Sequence[NodeHealth]) -> str:
     """The state sentence of a set of nodes."""
-    gpus = sum(len(h.levels) for h in healths)
+    gpus = sum(h.node.gpus or len(h.figures) for h in healths)
     broken = sum(1 for h in healths for level in h.levels if level in ("bad", "off"))
     watched = sum(1 for h in healths for level in h.levels if level == "warn")
     fatal = sum(1 for h in healths if any(f.severity in FATAL for f in h.findings))
@@ -166,12 +178,15 @@ def summary_of(healths: Sequence[NodeHealth]) -> str:
     }
     if not broken and not watched:
         return _("%(head)s: nothing is wrong with any of them.") % {"head": head}
-    return _("%(head)s: %(broken)s faulty, %(watched)s to watch; %(fatal)s nodes need someone.") % {
+    text = _("%(head)s: %(broken)s faulty, %(watched)s to watch.") % {
         "head": head,
         "broken": broken,
         "watched": watched,
-        "fatal": fatal,
     }
+    if fatal:
+        more = ngettext("%(n)s node needs someone.", "%(n)s nodes need someone.", fatal) % {"n": fatal}
+        text = f"{text} {more}"
+    return text
 
 
 __all__ = ["METRICS", "NodeHealth", "blocks_of", "legend_of", "node_healths", "summary_of"]

@@ -354,6 +354,7 @@ class XidPage(Page):
         context = {
             "list": found,
             "severities": Severity.choices,
+            "sources": list(dict.fromkeys(c.source for c in found.rows if c.source)),
             "may_edit": self.actor.everywhere("quotas.manage") and getattr(request.user, "is_staff", False),
         }
         return render(request, "health/xid.html", context)
