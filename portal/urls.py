@@ -10,6 +10,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from portal import health
 
+handler400 = "apps.core.pages.bad_request"
 handler404 = "apps.core.pages.page_not_found"
 handler500 = "apps.core.pages.server_error"
 

@@ -136,6 +136,13 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     )
 
 
+def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """400 for a request that cannot be read, such as a form of many megabytes; it reads nothing more of it."""
+    return error_page(
+        request, 400, _("The request cannot be read"), _("It is too large or malformed; nothing was changed.")
+    )
+
+
 def page_not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """404 for addresses that no page answers."""
     return refusal_page(request, NotFound(_("There is no such page.")))

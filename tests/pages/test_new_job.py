@@ -89,6 +89,12 @@ def test_what_is_wrong_with_a_script_is_told_by_line(
     assert "Not submitted; nothing is held" in sent.content.decode()
 
 
+def test_a_form_of_many_megabytes_is_refused_in_words(sign_in: SignIn, filled: dict[str, str]) -> None:
+    answer = sign_in("owner").post("/jobs/new", {**filled, "script": "x" * (5 * 1024 * 1024)})
+    assert answer.status_code == 400
+    assert "too large or malformed" in answer.content.decode()
+
+
 def test_what_the_portal_does_not_use_is_said(sign_in: SignIn, filled: dict[str, str]) -> None:
     script = "#SBATCH --output=x.log\n#SBATCH --qos=high\ntrue\n"
     text = sign_in("owner").post("/jobs/new/read", {**filled, "script": script}).content.decode()
