@@ -66,7 +66,10 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("job-new", "owner", "/jobs/new"),
         ("job", "owner", f"/jobs/{job}"),
         *((f"job-{t}", "owner", f"/jobs/{job}/{t}") for t in ("logs", "checkpoints", "timeline", "config", "cost")),
-        *((f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p)}") for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")),
+        *(
+            (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p)}")
+            for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
+        ),
         ("checkpoints", "owner", "/checkpoints"),
         ("checkpoints-all", "owner", "/checkpoints/all"),
         ("checkpoint-torn", "owner", f"/checkpoints/{uid(Checkpoint, state='TORN')}"),
@@ -74,7 +77,10 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("cluster", "operator", f"/clusters/{cluster}"),
         ("cluster-new", "operator", "/clusters/new"),
         ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
-        *((f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}") for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")),
+        *(
+            (f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}")
+            for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")
+        ),
         ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
         ("burn", "operator", "/fleets/burn"),
         ("catalog", "owner", "/catalog"),
@@ -169,7 +175,13 @@ def main() -> int:
                         for name, user, path in pages:
                             if user not in windows:
                                 windows[user] = person(
-                                    found, url, user=user, password=PASSWORD, language=language, theme=theme, width=width
+                                    found,
+                                    url,
+                                    user=user,
+                                    password=PASSWORD,
+                                    language=language,
+                                    theme=theme,
+                                    width=width,
                                 )
                             window = windows[user]
                             window.complaints.clear()

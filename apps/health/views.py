@@ -261,7 +261,7 @@ class FindingList(Page):
             "clusters": list(clusters_visible_to(self.actor)[:200]),
             "live": ",".join(sorted(LIVE)),
             "fatal": ",".join(sorted(FATAL)),
-            "has_live": any(f.phase in LIVE for f in found.rows),
+            "has_live": not found.rows or any(f.phase in LIVE for f in found.rows),
             "may_operate": can_operate_health(self.actor),
         }
         return render(request, "health/findings.html#rows" if is_htmx(request) else "health/findings.html", context)
@@ -291,6 +291,8 @@ class FindingPage(Page):
             ),
             "is_fatal": finding.severity in FATAL,
             "is_live": finding.phase in LIVE,
+            # The worker answers a fatal finding within seconds: the page shows it without a reload.
+            "is_settling": finding.phase in LIVE and finding.severity in FATAL and finding.responded_at is None,
             "may_operate": can_operate_health(self.actor),
         }
         return render(request, "health/finding.html", context)

@@ -1,4 +1,4 @@
-"""PyTorch DDP with DCP checkpoints on a real Slurm, 2 nodes of 2 ranks, through the portal, from the template people pick."""
+"""PyTorch DDP with DCP checkpoints on a real Slurm, 2 nodes of 2 ranks, from the template that people pick."""
 
 from __future__ import annotations
 

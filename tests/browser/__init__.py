@@ -1,0 +1,1 @@
+"""What a person does, in Chromium, on a whole portal with its sandbox."""
