@@ -42,7 +42,7 @@ class Node:
 
 @dataclass
 class Fault:
-    """A fault in force. ``kind`` is one of FAULT_KINDS; ``left`` counts down per use, ``until`` is an instant; either ends it."""
+    """A fault in force: ``kind`` is one of FAULT_KINDS; ``left`` uses or the instant ``until``, either ends it."""
 
     uid: str
     kind: str
@@ -169,7 +169,7 @@ class World:
             self.faults.pop(uid, None)
 
     def fault_use(self, kind: str, **match: object) -> Fault | None:
-        """The first fault of this kind in force whose parameters agree with ``match``, spent once; None if there is none.
+        """The first fault of this kind in force whose parameters agree with ``match``, spent once; else None.
 
         A parameter the fault does not name matches everything.
         """
