@@ -218,4 +218,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # PyTorch's CPU build now and then aborts while the interpreter is taken apart; everything is saved, so leave at once.
+    os._exit(code)
