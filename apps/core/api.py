@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import structlog
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, models, transaction
 from django.http import Http404, HttpResponse
@@ -131,6 +132,10 @@ class Endpoint(GenericAPIView[Any]):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate, authorise, throttle; then refuse unknown query parameters by name."""
+        # DRF reads the body as a stream, past Django's own limit: refused before it is read.
+        length = request.META.get("CONTENT_LENGTH") or "0"
+        if length.isdigit() and int(length) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            raise errors.BodyTooLarge(f"at most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes in one request")
         super().initial(request, *args, **kwargs)
         known = set(self.query_parameters) | {"format"}
         if isinstance(self, ListEndpoint) and request.method == "GET":

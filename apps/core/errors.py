@@ -59,6 +59,12 @@ class BadQuery(Refusal):
     status = 400
 
 
+class BodyTooLarge(Refusal):
+    """More bytes than any request of this portal needs."""
+
+    status = 413
+
+
 class StaleVersion(Refusal):
     """If-Match names another version than the stored one."""
 

@@ -325,6 +325,11 @@ def test_one_unreadable_event_does_not_hold_up_the_others(post: Any) -> None:
     assert LogChunk.objects.get().text == "fine"
 
 
+def test_a_body_over_four_mib_is_refused_unread(client: Any, job: Job) -> None:
+    answer = client.post("/api/v1/jobs", b"x" * (4 * 1024 * 1024 + 1), content_type="application/json")
+    problem(answer, 413, "BodyTooLarge")
+
+
 def test_bombs_are_stored_as_text(post: Any, job: Job) -> None:
     bomb = "<script>alert(1)</script>\x1b[31m\x1b]0;x\x07" + "A" * 30_000
     assert post(batch(log(bomb))).status_code == 200
