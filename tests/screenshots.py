@@ -54,10 +54,12 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         user.save()
 
     def uid(model: Any, **wanted: Any) -> str:
-        row = model.objects.filter(**wanted).first() or model.objects.first()
+        row = model.objects.filter(**wanted).first()
+        if row is None:
+            raise SystemExit(f"the demo rows have no {model.__name__} with {wanted}")
         return str(row.uid)
 
-    job, cluster = uid(Job, phase="RUNNING"), uid(Cluster)
+    job, cluster = uid(Job, phase="RUNNING", team__slug="nlp"), uid(Cluster)
     pages = [
         ("home", "owner", "/"),
         ("home-operator", "operator", "/"),
@@ -67,7 +69,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("job", "owner", f"/jobs/{job}"),
         *((f"job-{t}", "owner", f"/jobs/{job}/{t}") for t in ("logs", "checkpoints", "timeline", "config", "cost")),
         *(
-            (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p)}")
+            (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p, team__slug='nlp')}")
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
         ),
         ("checkpoints", "owner", "/checkpoints"),
@@ -82,7 +84,6 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")
         ),
         ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
-        ("burn", "operator", "/fleets/burn"),
         ("catalog", "owner", "/catalog"),
         ("catalog-compare", "owner", "/catalog/compare?type=p5.48xlarge&type=p5en.48xlarge&type=p6-b200.48xlarge"),
         ("health", "operator", "/health"),
@@ -102,7 +103,6 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("connection-new", "operator", "/connections/new"),
         ("tokens", "owner", "/tokens"),
         ("audit", "admin", "/audit"),
-        ("audit-chain", "admin", "/audit/chain"),
         ("admin", "admin", "/admin/"),
         ("admin-quotas", "admin", "/admin/quotas/quota/"),
         ("not-found", "owner", "/no/such/page"),
