@@ -44,10 +44,11 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
     from apps.health.models import Finding
     from apps.jobs.models import Job
     from apps.teams.models import User
+    from tests.demo_more import demo_more
     from tests.demo_rows import demo_rows
 
     call_command("migrate", verbosity=0)
-    demo_rows()
+    demo_more(demo_rows())
     Heartbeat.objects.update_or_create(name="housekeeping", defaults={"beat_at": clock.now()})
     for user in User.objects.all():
         user.set_password(PASSWORD)
