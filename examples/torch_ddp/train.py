@@ -221,5 +221,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # PyTorch's CPU build now and then aborts while the interpreter is taken apart; everything is saved, so leave at once.
+    # PyTorch's CPU build now and then aborts while the interpreter is taken apart; all is saved, so leave at once.
     os._exit(code)
