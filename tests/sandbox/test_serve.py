@@ -137,6 +137,7 @@ def test_stop_ends_everything_in_time(tmp_path: Path) -> None:
     assert not (tmp_path / "sandbox.json").exists()
     assert "sandbox: stopped" in (tmp_path / "sandbox.log").read_text()
     with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the past may still linger
         again.bind(("127.0.0.1", int(found["aws"]["endpoint_url"].rpartition(":")[2])))
 
 
