@@ -38,3 +38,12 @@ def sign_in(site: DemoRows, db: None) -> Callable[[str], Client]:
         return client
 
     return make
+
+
+@pytest.fixture(scope="module")
+def more(site: DemoRows, django_db_blocker: Any) -> DemoRows:
+    """The demo site with what the pages of capacity, health, money and admin show besides."""
+    from tests.demo_more import demo_more
+
+    with django_db_blocker.unblock():
+        return demo_more(site)

@@ -1,0 +1,75 @@
+"""The pages of capacity, health, checkpoints, money and admin: name, arguments, the right it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import reverse
+
+from tests.demo_rows import DemoRows
+
+#: (URL name, what of the demo site it is about, who may open it).
+#: Everyone: any role. Team: only who sees team nlp. Operators, admins: those platform roles.
+PLACES: tuple[tuple[str, str, str], ...] = (
+    ("clusters", "", "everyone"),
+    ("cluster", "cluster", "everyone"),
+    ("fleet", "fleet", "everyone"),
+    ("jobs-on-cluster", "cluster", "everyone"),
+    ("jobs-on-node", "node", "everyone"),
+    ("cluster-new", "", "operators"),
+    ("fleet-new", "cluster", "operators"),
+    ("catalog", "", "everyone"),
+    ("health", "", "everyone"),
+    ("gpus", "", "everyone"),
+    ("gpus-csv", "", "everyone"),
+    ("xid-codes", "", "everyone"),
+    ("health-node-grid", "cluster", "everyone"),
+    ("node", "node", "everyone"),
+    ("findings", "", "everyone"),
+    ("finding", "finding", "everyone"),
+    ("checkpoints", "", "everyone"),
+    ("checkpoints-all", "", "everyone"),
+    ("checkpoint", "checkpoint", "team"),
+    ("costs", "", "everyone"),
+    ("fleets-burn", "", "everyone"),
+    ("ledger", "", "everyone"),
+    ("ledger-csv", "", "everyone"),
+    ("team-costs", "team", "team"),
+    ("quotas", "", "everyone"),
+    ("quota-history", "team", "team"),
+    ("connections", "", "operators"),
+    ("connection-new", "", "operators"),
+    ("connection", "account", "operators"),
+    ("audit", "", "admins"),
+    ("audit-chain", "", "admins"),
+    ("audit-csv", "", "admins"),
+)
+
+
+def argument(site: DemoRows, about: str) -> list[Any]:
+    """The address's argument for what it is about."""
+    from apps.checkpoints.models import Checkpoint
+    from apps.connections.models import CloudAccount
+
+    match about:
+        case "cluster":
+            return [site.clusters["ada"].uid]
+        case "fleet":
+            return [site.fleets["p5en-eval"].uid]
+        case "node":
+            return [site.nodes["p5-main-8"].uid]
+        case "finding":
+            return [site.findings["xid79"].uid]
+        case "checkpoint":
+            return [Checkpoint.objects.get(state="TORN", series__name="sft-instruct-v3").uid]
+        case "team":
+            return ["nlp"]
+        case "account":
+            return [CloudAccount.objects.get(name="research").uid]
+        case _:
+            return []
+
+
+def address(site: DemoRows, name: str, about: str) -> str:
+    """Where it is."""
+    return reverse(name, args=argument(site, about))

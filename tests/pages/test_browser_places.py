@@ -1,0 +1,131 @@
+"""Capacity, health, money and admin in a real browser: the strict policy, axe, phone width, and their live parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser_kit import axe, browser, chromium, person
+from tests.demo_more import demo_more
+from tests.demo_rows import PASSWORD, demo_rows
+from tests.pages.places import PLACES, address
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not chromium(), reason="needs Chromium")]
+# Playwright keeps an event loop in this thread; Django would take our plain ORM calls for async ones.
+os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+PARTS = {"jobs-on-cluster", "jobs-on-node", "health-node-grid", "fleets-burn", "audit-chain"}
+FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+def paths(rows: Any) -> list[str]:
+    pages = [address(rows, name, about) for name, about, _who in PLACES if name not in PARTS | FILES]
+    more = ["/quotas?edit=nlp", "/health?metric=temperature", "/catalog/compare?type=p5.48xlarge&type=p6-b300.48xlarge"]
+    return [*pages, *more, f"/fleets/{rows.fleets['p5-burst'].uid}", "/admin/", "/admin/quotas/quota/"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_places_in_a_browser(window: Any, live_server: Any) -> None:
+    """One seeded site, walked by an administrator and an operator; the parts stand below as functions."""
+    rows = demo_more(demo_rows())
+    no_complaint_and_no_sideways_scroll(window, live_server.url, rows)
+    axe_is_clean(window, live_server.url, rows)
+    parts_of_upper_floors_arrive(window, live_server.url, rows)
+    a_fleet_is_launched_with_its_price_on_the_button(window, live_server.url, rows)
+    destruction_takes_the_typed_name(window, live_server.url, rows)
+    steps_move_without_a_reload(window, live_server.url, rows)
+
+
+def no_complaint_and_no_sideways_scroll(window: Any, origin: str, rows: Any) -> None:
+    for width in ("wide", "phone"):
+        visitor = person(window, origin, user="admin", password=PASSWORD, width=width)
+        for path in paths(rows):
+            visitor.open(path)
+            visitor.page.wait_for_timeout(300)
+            assert visitor.complaints == [], f"{path}, {width}"
+            assert visitor.sideways() <= 0, f"{path}, {width}"
+        visitor.context.close()
+
+
+def axe_is_clean(window: Any, origin: str, rows: Any) -> None:
+    for theme in ("light", "dark"):
+        visitor = person(window, origin, user="admin", password=PASSWORD, theme=theme)
+        for path in paths(rows):
+            visitor.open(path)
+            visitor.page.wait_for_timeout(300)
+            assert axe(visitor.page) == [], f"{path}, {theme}"
+        visitor.context.close()
+
+
+def parts_of_upper_floors_arrive(window: Any, origin: str, rows: Any) -> None:
+    visitor = person(window, origin, user="operator", password=PASSWORD)
+    page = visitor.page
+    visitor.open(f"/clusters/{rows.clusters['ada'].uid}")
+    page.wait_for_selector("#node-cards >> text=p5-main-8")
+    page.wait_for_selector("#live-jobs >> text=llama-70b-pretrain")
+    page.locator("#node-cards").get_by_text("p5-main-8").click()
+    page.wait_for_url(f"{origin}/nodes/{rows.nodes['p5-main-8'].uid}")
+    visitor.open("/health")
+    page.locator(".heat a").first.click()
+    page.wait_for_url(f"{origin}/nodes/*")
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def a_fleet_is_launched_with_its_price_on_the_button(window: Any, origin: str, rows: Any) -> None:
+    from apps.clusters.models import Fleet
+
+    visitor = person(window, origin, user="operator", password=PASSWORD)
+    page = visitor.page
+    visitor.open(f"/clusters/{rows.clusters['ada'].uid}/fleets/new")
+    page.fill("#id_name", "p5-new")
+    page.select_option("#id_instance_type", "p5.48xlarge")
+    page.fill("#id_nodes", "3")
+    page.wait_for_selector("#plan >> text=Launch for $165.12/h")
+    page.get_by_role("button", name="Launch for").dblclick()
+    page.wait_for_url(f"{origin}/fleets/*")
+    assert Fleet.objects.filter(name="p5-new").count() == 1
+    assert "3 × p5.48xlarge" in page.inner_text(".sentence")
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def destruction_takes_the_typed_name(window: Any, origin: str, rows: Any) -> None:
+    from apps.clusters.models import Fleet
+
+    visitor = person(window, origin, user="operator", password=PASSWORD, width="phone")
+    page = visitor.page
+    visitor.open(f"/fleets/{rows.fleets['p5en-eval'].uid}")
+    page.get_by_role("button", name="Delete…").click()
+    button = page.get_by_role("button", name="Delete the fleet")
+    assert button.is_disabled()
+    page.fill("#typed", "p5en")
+    assert button.is_disabled()
+    page.fill("#typed", "p5en-eval")
+    button.click()
+    page.wait_for_selector("text=p5en-eval is being deleted.")
+    assert Fleet.objects.get(name="p5en-eval").delete_requested_at is not None
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def steps_move_without_a_reload(window: Any, origin: str, rows: Any) -> None:
+    from apps.clusters.models import Fleet
+    from apps.clusters.observations import fleet_move
+
+    visitor = person(window, origin, user="operator", password=PASSWORD)
+    page = visitor.page
+    fleet = Fleet.objects.get(name="p5-new")
+    visitor.open(f"/fleets/{fleet.uid}")
+    fleet_move(fleet, "PREFLIGHT", "looking at the subnet")
+    page.wait_for_selector("text=looking at the subnet", timeout=10_000)
+    assert visitor.complaints == []
+    visitor.context.close()
