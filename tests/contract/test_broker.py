@@ -22,7 +22,6 @@ from tests.services import free_port
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.contract,
-    pytest.mark.crash,
     pytest.mark.any_database,
     pytest.mark.django_db(transaction=True),
 ]
