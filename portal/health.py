@@ -106,7 +106,7 @@ def _may_read(request: HttpRequest) -> bool:
     token = settings.CONFIG.metrics_token.get_secret_value()
     if token:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        return hmac.compare_digest(given, token)
+        return hmac.compare_digest(given.encode(errors="replace"), token.encode())
     return request.META.get("REMOTE_ADDR", "") in ("127.0.0.1", "::1")
 
 

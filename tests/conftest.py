@@ -126,7 +126,7 @@ def cluster(db: None) -> Any:
         name="lab",
         api_url="http://127.0.0.1:9",
         user_name="qd",
-        token_ref="env:QD_TEST_TOKEN",
+        token_ref="env:TEST_TOKEN",
         working_root="/tmp/qd",
         phase="READY",
         partition="gpu",

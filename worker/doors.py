@@ -11,6 +11,7 @@ from django.conf import settings
 
 from apps.clusters.models import Cluster
 from apps.connections.models import CloudAccount
+from apps.connections.services import OWN_SECRETS
 from worker.providers import ports
 from worker.providers import values as v
 from worker.providers.errors import AccessDenied, InvalidRequest
@@ -22,6 +23,8 @@ CALL_TIMEOUT_S = 20.0
 def secret(reference: str) -> str:
     """The text behind ``env:NAME`` or ``file:NAME`` (in QD_SECRETS_DIR). Raises AccessDenied naming the reference."""
     kind, _sep, name = reference.partition(":")
+    if (kind == "file" and name in OWN_SECRETS) or (kind == "env" and name.startswith("QD_")):
+        raise AccessDenied(f"{reference} is the portal's own and never sent anywhere", source="secrets")
     if kind == "env":
         value = os.environ.get(name)
         if value is None:

@@ -76,7 +76,7 @@ def cluster_removed(cluster: Cluster) -> None:
         move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.DELETED, name=name, observed_generation=cluster.generation)
 
 
-def queue_was_read(cluster: Cluster, as_of: datetime) -> None:
+def queue_was_read(cluster: Cluster, as_of: datetime | None) -> None:
     """The collector finished a read of the queue."""
     Cluster.objects.filter(pk=cluster.pk).update(queue_as_of=as_of, queue_read_at=clock.now())
 
@@ -263,6 +263,8 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
         phase = phase_of(seen)
         row = known.get(seen.name)
         with transaction.atomic():
+            if row is None and _was_a_machine_of_ours(cluster, seen.name):
+                continue
             if row is None:
                 row = Node(cluster=cluster, name=seen.name, phase=phase, observed_at=now, **columns)
                 row.save()
@@ -298,6 +300,11 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
                     _ask_fleet(row.fleet_id)
                 changed += 1
     return changed
+
+
+def _was_a_machine_of_ours(cluster: Cluster, name: str) -> bool:
+    """A dynamic node that Slurm still lists after its machine was terminated; a new machine gets its row from EC2."""
+    return Node.objects.filter(cluster=cluster, name=name, phase=NodePhase.GONE, fleet__isnull=False).exists()
 
 
 def _ask_fleet(fleet_id: int) -> None:

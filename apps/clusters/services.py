@@ -62,7 +62,7 @@ def cluster_create(
     """Record a scheduler and ask the worker to connect to it. Raises Forbidden, InvalidInput."""
     _operate(actor)
     problems: list[FieldProblem] = []
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
     if not re.match(r"^https?://[^\s/]+", api_url):
         problems.append(FieldProblem("/api_url", "invalid", "must start with http:// or https://"))
@@ -106,6 +106,10 @@ def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> 
         live = Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).count()
         if live:
             raise ClusterInUse(f"cluster {cluster.name} still has {live} fleet(s); delete them first")
+        # By the relation's name: jobs live on a higher floor. Without collectors they would run and cost unseen.
+        running = getattr(cluster, "jobs").filter(ended_at__isnull=True).count()  # noqa: B009
+        if running:
+            raise ClusterInUse(f"{running} job(s) on cluster {cluster.name} have not ended; cancel them or wait")
         cluster.spec_update(expected_version, delete_requested_at=clock.now())
         record(actor, "cluster.delete", "cluster", cluster.uid, before={"name": cluster.name})
         intent_ask(CLUSTER_INTENT, cluster.uid)
@@ -143,7 +147,7 @@ def fleet_create(
         )
     if not 1 <= nodes <= MAX_NODES:
         problems.append(FieldProblem("/nodes", "out-of-range", f"from 1 to {MAX_NODES} in one launch"))
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
     for pointer, value, prefix in (("/subnet_id", subnet_id, "subnet-"), ("/image_id", image_id, "ami-")):
         if not value.startswith(prefix):

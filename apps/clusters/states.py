@@ -127,7 +127,7 @@ FLEET_WORKING = frozenset(
 )
 FLEET_LIVE = frozenset(set(F) - {F.DELETED})
 #: Phases in which machines may be billed.
-FLEET_BILLED = frozenset({F.LAUNCHING, F.BOOTING, F.JOINING, F.READY, F.DEGRADED, F.DELETING})
+FLEET_BILLED = frozenset({F.LAUNCHING, F.BOOTING, F.JOINING, F.READY, F.DEGRADED, F.FAILED, F.DELETING})
 NODE_USABLE = frozenset({N.READY})
 
 CLUSTER_COLOURS: dict[str, str] = {

@@ -20,11 +20,16 @@ from apps.teams.permissions import Actor
 _REFERENCE = re.compile(r"^(env:[A-Z_][A-Z0-9_]*|file:[A-Za-z0-9._-]+)?$")
 _REGION = re.compile(r"^[a-z]{2}(-[a-z]+)+-\d$")
 INTENT = "account.check"
+#: Files in the secrets folder that are the portal's own; no reference may name them.
+OWN_SECRETS = frozenset({"secret_key", "token_peppers", "database_url", "metrics_token", "redis_url"})
 
 
 def check_reference(pointer: str, reference: str) -> list[FieldProblem]:
     """Problems of a secret reference; a secret pasted in its place is refused without being echoed."""
-    if _REFERENCE.match(reference) and ".." not in reference:
+    kind, _sep, name = reference.partition(":")
+    if (kind == "file" and name in OWN_SECRETS) or (kind == "env" and name.startswith("QD_")):
+        return [FieldProblem(pointer, "not-yours", "the portal's own secrets are not for clusters and accounts")]
+    if _REFERENCE.fullmatch(reference) and ".." not in reference:
         return []
     return [
         FieldProblem(
@@ -40,7 +45,7 @@ def account_connect(
     if not can_manage_account(actor):
         raise Forbidden("only operators and administrators connect accounts")
     problems: list[FieldProblem] = []
-    if not _REGION.match(region):
+    if not _REGION.fullmatch(region):
         problems.append(FieldProblem("/region", "invalid", f"{region!r} does not look like us-east-1"))
     problems += check_reference("/credentials_ref", credentials_ref)
     if endpoint_url and not re.match(r"^https?://[^\s/]+", endpoint_url):

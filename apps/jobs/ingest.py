@@ -59,7 +59,8 @@ def attempt_for_token(attempt_uid: str, bearer: str) -> Attempt:
     """The attempt this token may write to. Raises IngestDenied (also for unknown attempts), IngestExpired."""
     fits = False
     for pepper in settings.CONFIG.token_peppers:
-        fits |= hmac.compare_digest(_derive(attempt_uid, pepper.get_secret_value().encode()), bearer)
+        derived = _derive(attempt_uid, pepper.get_secret_value().encode())
+        fits |= hmac.compare_digest(derived.encode(), bearer.encode(errors="replace"))
     attempt = attempt_by_uid(attempt_uid) if fits else None
     if attempt is None:
         raise IngestDenied("this token does not open this attempt")

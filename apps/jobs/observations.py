@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -27,6 +27,9 @@ from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
 from apps.jobs.services import INTENT
 from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobPhase
 from apps.quotas.services import gpus_return
+
+#: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
+LIMIT_GRACE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,30 @@ def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
     return True
 
 
+def attempt_unseen(attempt: Attempt) -> None:
+    """It left the queue and accounting does not know it (yet): the reconciler asks for it by its id."""
+    if not attempt.observed_state:
+        return
+    with transaction.atomic():
+        Attempt.objects.filter(pk=attempt.pk).update(observed_state="", observed_at=clock.now())
+        intent_ask(INTENT, attempt.job.uid)
+    attempt.observed_state = ""
+
+
 def attempt_submitting(attempt: Attempt) -> None:
     """About to call the scheduler: written before the call, so that a crash leaves a trace to search by."""
     move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.SUBMITTING, submit_started_at=clock.now())
 
 
-def attempt_submit_again(attempt: Attempt) -> None:
-    """A search showed that the earlier call made nothing; the next call starts now."""
+def attempt_submit_again(attempt: Attempt) -> bool:
+    """The doubt about a submit counts from now: a call failed, or the next one starts. False when another was first."""
     now = clock.now()
     changed = Attempt.objects.filter(
         pk=attempt.pk, phase=AttemptPhase.SUBMITTING, submit_started_at=attempt.submit_started_at
     ).update(submit_started_at=now)
     if changed:
         attempt.submit_started_at = now
+    return bool(changed)
 
 
 def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[str] = ()) -> None:
@@ -111,7 +125,9 @@ def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
     """The scheduler put a running job back into its queue: same id, same attempt, waiting again."""
     job = attempt.job
     with transaction.atomic():
-        move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED)
+        # The run is charged to where it was last seen; the wait that follows is not.
+        attempt_charge(attempt, attempt.observed_at or clock.now())
+        move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED, started_at=None)
         if job.phase == JobPhase.RUNNING:
             move(job, JOB_TRANSITIONS, JobPhase.QUEUED)
         _job_event(job, "AttemptRequeued", "the scheduler put it back into its queue", attempt)
@@ -152,15 +168,24 @@ def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
 
 
 def attempt_stop_sent(attempt: Attempt) -> None:
-    """The scheduler was told to end it."""
+    """The scheduler was told to end it (again)."""
+    if attempt.phase == AttemptPhase.STOPPING:
+        now = clock.now()
+        Attempt.objects.filter(pk=attempt.pk).update(stop_sent_at=now)
+        attempt.stop_sent_at = now
+        return
     move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.STOPPING, stop_sent_at=clock.now())
 
 
 def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
     """Charge an attempt up to an instant; the USD charged. A second call for the same span charges nothing."""
     job = attempt.job
-    start = attempt.charged_until_at or attempt.started_at
-    if start is None or until <= start:
+    if attempt.started_at is None:
+        return Decimal(0)
+    start = max(attempt.started_at, attempt.charged_until_at or attempt.started_at)
+    # Slurm ends a job at its limit: whatever the clock says, longer than that it has not run.
+    until = min(until, attempt.started_at + timedelta(minutes=job.time_limit_min) + LIMIT_GRACE)
+    if until <= start:
         return Decimal(0)
     seconds = (until - start).total_seconds()
     hours = gpu_hours(job.gpus, seconds)

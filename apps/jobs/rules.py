@@ -230,17 +230,16 @@ def fill_template(
                 f"/template_parameters/{name}", "unknown", _("the template has no parameter %(name)s") % {"name": name}
             )
         )
-    filled = script
+    texts: dict[str, str] = {}
     for parameter in parameters:
         name = str(parameter["name"])
         raw = values.get(name, parameter.get("default"))
         try:
-            text = _parameter_text(parameter, raw)
+            texts[name] = _parameter_text(parameter, raw)
         except ValueError as error:
             problems.append(FieldProblem(f"/template_parameters/{name}", "wrong-type", str(error)))
-            continue
-        filled = re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _m, t=text: t, filled)  # type: ignore[misc]
-    return filled, problems
+    # One pass: a value that itself looks like a parameter stays the text it is.
+    return re.sub(r"\{\{\s*([\w-]+)\s*\}\}", lambda m: texts.get(m[1], m[0]), script), problems
 
 
 def _parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:

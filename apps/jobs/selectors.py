@@ -17,7 +17,7 @@ from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
 from apps.jobs.models import Attempt, Job, JobTemplate, LogChunk, ProgressPoint
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobPhase
+from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, AttemptPhase, JobPhase
 from apps.teams.permissions import Actor
 
 
@@ -175,25 +175,15 @@ def queue_position(job: Job) -> int:
     )
 
 
-def usable_nodes(cluster: Cluster, gpu_type: str = "", gpus_per_node: int = 0) -> list[Node]:
-    """Nodes of a cluster that exist and could run such a job, in service or not."""
+def usable_nodes(cluster: Cluster, gpu_type: str = "", gpus_per_node: int = 0, partition: str = "") -> list[Node]:
+    """Nodes of a cluster that exist and could run such a job, in service or not.
+
+    A partition that no node names narrows nothing: it is refused elsewhere, by its name.
+    """
     rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)
     rows = rows.exclude(fleet__delete_requested_at__isnull=False)
     if gpu_type:
         rows = rows.filter(gpu_type=gpu_type)
-    return [n for n in rows if n.gpus >= gpus_per_node]
-
-
-def busy_node_names(cluster: Cluster) -> set[str]:
-    """Names of nodes on which attempts run now."""
-    names: set[str] = set()
-    for nodes in Attempt.objects.filter(
-        job__cluster=cluster, phase__in=[AttemptPhase.RUNNING, AttemptPhase.STOPPING]
-    ).values_list("nodes", flat=True):
-        names.update(nodes)
-    return names
-
-
-def live_job_count(cluster: Cluster) -> int:
-    """Jobs that have not ended on a cluster."""
-    return Job.objects.filter(cluster=cluster, phase__in=JOB_LIVE).count()
+    found = [n for n in rows if n.gpus >= gpus_per_node]
+    inside = [n for n in found if partition in n.partitions] if partition else []
+    return inside or found

@@ -96,11 +96,13 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     script, found = check_script(script)
     problems += found
     problems += _check_fields(spec)
-    nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node)
+    nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
-    instance_type = nodes[0].instance_type if nodes else ""
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
-    price = gpu_price(instance_type, gpu_type)
+    # The scheduler may choose any node that fits: the hold covers the dearest.
+    kinds = {(n.instance_type, n.gpu_type) for n in nodes} or {("", gpu_type)}
+    prices = [found_price for kind in sorted(kinds) if (found_price := gpu_price(*kind)) is not None]
+    price = max(prices, default=None)
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
         if not problems:
@@ -138,7 +140,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
 
 def _check_fields(spec: JobSpec) -> list[FieldProblem]:
     problems = []
-    if not _NAME.match(spec.name):
+    if not _NAME.fullmatch(spec.name):
         problems.append(
             FieldProblem(
                 "/name", "invalid", _("letters, digits and ._- (at most 100), starting with a letter or digit")
@@ -158,7 +160,7 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
             text = _("must be from %(low)s to %(high)s") % {"low": f"{low:,}", "high": f"{high:,}"}
             problems.append(FieldProblem(f"/{name}", "out-of-range", text))
     for key, text in spec.environment.items():
-        if not _ENV_NAME.match(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
+        if not _ENV_NAME.fullmatch(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
             problems.append(FieldProblem(f"/environment/{key}", "invalid", _("not a name a job may set")))
         elif "\n" in text or "\x00" in text:
             problems.append(FieldProblem(f"/environment/{key}", "invalid", _("one line of text")))
@@ -167,7 +169,7 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
 
 def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldProblem]:
     problems = []
-    if cluster.phase not in (ClusterPhase.READY, ClusterPhase.UNREACHABLE):
+    if cluster.phase not in (ClusterPhase.READY, ClusterPhase.UNREACHABLE) or cluster.delete_requested_at is not None:
         text = _("cluster %(name)s is not ready") % {"name": cluster.name}
         problems.append(FieldProblem("/cluster", "not-ready", text))
         return problems

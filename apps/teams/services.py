@@ -53,6 +53,11 @@ def token_create(
         if not actor.may("tokens.manage", service_account.team_id):
             raise NotFound(_("no such service account that you may manage"))
         allowed = frozenset(TEAM_RIGHTS[service_account.role])
+    if actor.scopes is not None:
+        # A token hands on no more than it has, and only when it may make tokens at all.
+        if "tokens.manage" not in actor.scopes:
+            raise Forbidden(_("this token may not make tokens"))
+        allowed &= actor.scopes
     excess = sorted(set(scopes) - allowed)
     if excess:
         raise Forbidden(_("%(names)s: the owner of the token does not hold this") % {"names": ", ".join(excess)})

@@ -77,7 +77,7 @@ def aws(stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     plan: dict[str, Any] = {"crash": "", "when": "after", "done": False, "seen": []}
     real = doors.compute_for
     monkeypatch.setattr(doors, "compute_for", lambda account: Crashing(real(account), plan))
-    monkeypatch.setenv("QD_TEST_AWS", json.dumps({k: stack["aws"][k] for k in ("access_key_id", "secret_access_key")}))
+    monkeypatch.setenv("TEST_AWS", json.dumps({k: stack["aws"][k] for k in ("access_key_id", "secret_access_key")}))
     return plan
 
 
@@ -87,7 +87,7 @@ def fleet(stack: dict[str, Any], aws: dict[str, Any], operator: Any) -> Fleet:
         name="sandbox",
         region=stack["aws"]["region"],
         endpoint_url=stack["aws"]["endpoint_url"],
-        credentials_ref="env:QD_TEST_AWS",
+        credentials_ref="env:TEST_AWS",
         phase="CONNECTED",
     )
     cluster = Cluster.objects.create(
@@ -95,7 +95,7 @@ def fleet(stack: dict[str, Any], aws: dict[str, Any], operator: Any) -> Fleet:
         account=account,
         api_url="http://127.0.0.1:9",
         user_name="qd",
-        token_ref="env:QD_TEST_TOKEN",
+        token_ref="env:TEST_TOKEN",
         working_root="/tmp/qd",
         phase="READY",
     )

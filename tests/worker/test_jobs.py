@@ -261,3 +261,98 @@ def test_the_collector_writes_nothing_when_nothing_changed(
     assert last(job).observed_at == before
     assert Event.objects.count() == events
     assert scheduler.calls.counts["job"] == 0
+
+
+def test_a_seen_attempt_that_everyone_forgot_is_given_up(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.jobs.clear()
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+        for _ in range(8):
+            clockwork.shift(timedelta(seconds=31))
+            make_due()
+            tick(job.cluster)
+    assert job.attempts.order_by("number").first().phase == "LOST"
+    assert fresh(job).phase in ("RECOVERING", "QUEUED")
+
+
+def test_nothing_is_charged_while_the_scheduler_is_away(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+        for _ in range(5):
+            clockwork.shift(timedelta(hours=2))
+            make_due()
+            work("job.reconcile")
+    assert standing_of(job.team, Unit.USD).spent < 1
+
+
+def test_never_more_is_charged_than_the_time_limit_allows(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    with time_machine.travel(clock.now() + timedelta(hours=9), tick=False):
+        scheduler.end("100", "TIMEOUT")
+        tick(job.cluster)
+    assert fresh(job).phase == "TIMED_OUT"
+    assert standing_of(job.team, Unit.USD).spent <= 16 * 6.88 * 65 / 60 + 0.01
+
+
+def test_waiting_after_a_requeue_inside_slurm_is_not_charged(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+        scheduler.run("100", ["p5-1", "p5-2"])
+        tick(job.cluster)
+        clockwork.shift(timedelta(minutes=1))
+        scheduler._set("100", state="PENDING", reason="Resources", nodes=(), started_at=None)
+        tick(job.cluster)
+        clockwork.shift(timedelta(hours=5))
+        scheduler.run("100", ["p5-1", "p5-2"])
+        tick(job.cluster)
+        clockwork.shift(timedelta(minutes=1))
+        scheduler.end("100", "COMPLETED", 0)
+        tick(job.cluster)
+    assert fresh(job).phase == "SUCCEEDED"
+    assert standing_of(job.team, Unit.USD).spent < 4
+
+
+def test_a_stop_that_slurm_is_slow_with_is_not_sent_on_every_visit(
+    job: Job, owner: Any, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    job_stop(actor=actor_of(owner), job=job, kind="cancel")
+    scheduler.end = lambda *a, **k: None  # type: ignore[method-assign] - it hangs in COMPLETING
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+        for _ in range(30):
+            clockwork.shift(timedelta(seconds=3))
+            make_due()
+            work("job.reconcile")
+    assert 2 <= scheduler.calls.counts["cancel"] <= 4
+
+
+def test_a_slow_failed_submit_is_doubted_from_its_end(job: Job, scheduler: FakeScheduler, work: Any) -> None:
+    with time_machine.travel(clock.now(), tick=False) as clockwork:
+
+        def slow(request: Any) -> Any:
+            scheduler.calls.counts["submit"] += 1
+            clockwork.shift(timedelta(seconds=40))
+            raise Unavailable("timed out", source="slurm")
+
+        scheduler.submit = slow  # type: ignore[method-assign]
+        work()
+        clockwork.shift(timedelta(seconds=3))
+        make_due()
+        work()
+    assert scheduler.calls.counts["submit"] == 1

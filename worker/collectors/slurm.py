@@ -9,7 +9,7 @@ from apps.clusters.models import Cluster
 from apps.clusters.observations import SeenNode
 from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import ClusterPhase
-from apps.jobs.observations import Seen, attempt_observe
+from apps.jobs.observations import Seen, attempt_observe, attempt_unseen
 from apps.jobs.selectors import attempts_placed
 from worker import doors
 from worker.collectors import READ, WRITTEN
@@ -55,6 +55,7 @@ def queue(uid: str) -> Outcome:
         # An attempt we never saw yet needs a full answer once, however little has changed.
         fresh = any(not a.observed_state and a.scheduler_id for a in attempts)
         read = scheduler.queue(None if fresh else cluster.queue_as_of)
+        skipped = False
         jobs = None if read.jobs is None else {j.scheduler_id: j for j in read.jobs}
         if jobs is not None:
             READ.labels("slurm_queue").inc(len(jobs))
@@ -68,6 +69,10 @@ def queue(uid: str) -> Outcome:
                 if job is None and left > 0:
                     left -= 1
                     job = _elsewhere(scheduler, attempt.scheduler_id)
+                    if job is None:
+                        attempt_unseen(attempt)
+                elif job is None:
+                    skipped = True
                 if job is not None and attempt_observe(attempt, seen_of(job)):
                     WRITTEN.labels("slurm_queue").inc()
     except ProviderError as error:
@@ -77,7 +82,8 @@ def queue(uid: str) -> Outcome:
         from apps.intents.services import intent_ask
 
         intent_ask("cluster.connect", cluster.uid)
-    cluster_observations.queue_was_read(cluster, read.as_of)
+    # What was not looked at yet must be found by the next read, which therefore asks from the same instant.
+    cluster_observations.queue_was_read(cluster, cluster.queue_as_of if skipped else read.as_of)
     return again(period)
 
 

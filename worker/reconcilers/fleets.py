@@ -74,8 +74,17 @@ def group_name(fleet: Fleet) -> str:
 
 
 def _fail(fleet: Fleet, message: str) -> Outcome:
+    if fleet.observed_nodes:
+        message = f"{message}. {fleet.observed_nodes} machines still run and are billed; delete the fleet"
     observations.fleet_move(fleet, FleetPhase.FAILED, message)
-    return DONE
+    return again(WATCH_S) if fleet.launched_at is not None else DONE
+
+
+def _watch_failed(fleet: Fleet, compute: Compute) -> Outcome:
+    """Machines of a failed fleet cost money until someone deletes it: they stay counted."""
+    machines = _live(compute, fleet)
+    _observe(fleet, machines)
+    return again(WATCH_S) if machines else DONE
 
 
 def _start(fleet: Fleet, compute: Compute) -> Outcome:
@@ -356,4 +365,5 @@ _STEPS: dict[str, Callable[[Fleet, Compute], Outcome]] = {
     FleetPhase.JOINING: _join,
     FleetPhase.READY: _watch,
     FleetPhase.DEGRADED: _watch,
+    FleetPhase.FAILED: _watch_failed,
 }

@@ -22,7 +22,7 @@ from worker import doors
 from worker.collectors.slurm import seen_of
 from worker.engine import DONE, Outcome, again
 from worker.jobscript import submit_request
-from worker.providers.errors import InvalidRequest, NotFound
+from worker.providers.errors import InvalidRequest, NotFound, ProviderError
 from worker.providers.ports import Scheduler
 
 POLL_S = 5.0
@@ -79,6 +79,10 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
     except InvalidRequest as error:
         obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", str(error))
         return again(0)
+    except ProviderError:
+        # The call may have taken longer than the doubt: it counts from its end.
+        obs.attempt_submit_again(attempt)
+        raise
     obs.attempt_submitted(attempt, receipt.scheduler_id, receipt.warnings)
     return again(POLL_S)
 
@@ -100,7 +104,8 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     if job.stop_kind == "cancel":
         obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", "cancelled before it was submitted")
         return again(0)
-    obs.attempt_submit_again(attempt)
+    if not obs.attempt_submit_again(attempt):
+        return again(1)
     return _send(job, attempt, scheduler)
 
 
@@ -120,10 +125,11 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
     if not attempt.observed_state and now - last_seen > UNSEEN:
         return _ask_for(job, attempt)
     if attempt.phase == AttemptPhase.RUNNING:
-        if (
-            now - (attempt.charged_until_at or attempt.started_at or now)
-        ).total_seconds() >= settings.CONFIG.charge_every_s:
-            obs.attempt_charge(attempt, now)
+        # Only what was seen is charged: while the scheduler is away nobody knows whether it still runs.
+        until = min(now, read_at) if read_at is not None else now
+        charged = attempt.charged_until_at or attempt.started_at or until
+        if (until - charged).total_seconds() >= settings.CONFIG.charge_every_s:
+            obs.attempt_charge(attempt, until)
         if read_at is not None and now - read_at < UNSEEN and attempt.runner_exit_code is not None:
             return _ask_for(job, attempt)
         return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
@@ -135,9 +141,8 @@ def _stop(job: Job, attempt: Attempt) -> Outcome:
         doors.scheduler_for(job.cluster).cancel(attempt.scheduler_id)
     except NotFound:
         return _ask_for(job, attempt)
-    if attempt.phase != AttemptPhase.STOPPING:
-        obs.attempt_stop_sent(attempt)
-    return again(2.0)
+    obs.attempt_stop_sent(attempt)
+    return again(POLL_S)
 
 
 def _ask_for(job: Job, attempt: Attempt) -> Outcome:
