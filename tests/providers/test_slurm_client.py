@@ -259,7 +259,7 @@ def test_the_old_dialect() -> None:
 
 def test_the_new_dialect() -> None:
     server = Server("v0.0.44", **{"job/submit": {"job_id": {"set": True, "infinite": False, "number": 7}}})
-    receipt = server.scheduler().submit(request(excluded_nodes=("p5-1",), gpu_type="", stdout_path="/work/%j"))
+    receipt = server.scheduler().submit(request(excluded_nodes=("p5-1",), gpu_type="", stdout_path="/shared/%j"))
     assert receipt.scheduler_id == "7"
     job = server.bodies[-1]["job"]
     assert job["nodes"] == "2"
@@ -268,7 +268,7 @@ def test_the_new_dialect() -> None:
     assert job["time_limit"] == {"set": True, "infinite": False, "number": 30}
     assert job["requeue"] is False
     assert "A=1" in job["environment"]
-    assert job["standard_output"] == "/work/%j"
+    assert job["standard_output"] == "/shared/%j"
     assert "gres" not in job
 
 

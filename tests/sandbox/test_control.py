@@ -292,7 +292,7 @@ class TestCommandLine:
     def test_all_faults(
         self, stack: Stack, node: str, slurm: RememberingSlurm, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        slurm.checkpoint = "/work/step-20"
+        slurm.checkpoint = "/shared/step-20"
         commands = [
             ["fault", "xid", "--node", node, "--code", "79", "--gpu", "1", "--kill"],
             ["fault", "no-capacity", "--times", "2", "--type", "p5.48xlarge"],
@@ -306,7 +306,7 @@ class TestCommandLine:
             assert main(command) == 0, command
         said = capsys.readouterr().out
         assert f"XID 79 on GPU 1 of {node}, its tasks killed." in said
-        assert "Tore /work/step-20." in said
+        assert "Tore /shared/step-20." in said
         assert not stack.world.nodes[node].up
         assert {fault.kind for fault in stack.world.faults.values()} == {
             "no-capacity",

@@ -128,7 +128,7 @@ def _write_checkpoint(job: Job, step: int) -> None:
     checkpoint_report(
         job.series,
         attempt_uid=last(job).uid,
-        path=f"/work/checkpoints/step-{step}",
+        path=f"/shared/checkpoints/step-{step}",
         step=step,
         files=[{"name": "__0_0.distcp", "size": 10}, {"name": ".metadata", "size": 5}],
         facts={},
@@ -151,10 +151,10 @@ def test_a_node_failure_starts_again_without_the_node_from_the_newest_complete_c
     tick(job.cluster)
     first, second = job.attempts.order_by("number")
     assert (first.phase, first.stop_node) == ("NODE_FAILED", "p5-2")
-    assert (second.resume_step, second.resume_from) == (40, "/work/checkpoints/step-40")
+    assert (second.resume_step, second.resume_from) == (40, "/shared/checkpoints/step-40")
     assert second.excluded_nodes == ["p5-2"]
     request = scheduler.requests["101"]
-    assert request.environment["QD_RESUME_FROM"] == "/work/checkpoints/step-40"
+    assert request.environment["QD_RESUME_FROM"] == "/shared/checkpoints/step-40"
     assert request.excluded_nodes == ("p5-2",)
     scheduler.run("101", ["p5-1", "p5-3"])
     tick(job.cluster)
