@@ -182,6 +182,27 @@ def adopt_sandbox(layout: Layout) -> None:
             temporary.replace(target)
 
 
+def sandbox_values(layout: Layout) -> list[str]:
+    """What a person types into the forms to use the sandbox, a line each."""
+    facts = json.loads((layout.var / "sandbox" / "sandbox.json").read_text())
+    aws = facts["aws"]
+    if layout.slurm == "real":
+        found = lab(layout)
+        slurm = (found["slurmrestd_url"], found["user"], "file:lab-slurm", str(layout.var / "slurm" / "work"))
+    else:
+        work = layout.var / "work"
+        work.mkdir(exist_ok=True)
+        slurm = (facts["slurm"]["url"], facts["slurm"]["user_name"], "file:sandbox-slurm", str(work))
+    return [
+        "  What to type into the forms:",
+        f"    account      region {aws['region']}, credentials file:sandbox-aws, address {aws['endpoint_url']}",
+        f"    cluster      {slurm[0]}, user {slurm[1]}, token {slurm[2]}, partition gpu",
+        f"                 shared folder {slurm[3]}",
+        f"                 exporter {facts['dcgm']['url_template']}",
+        f"    fleet        {aws['subnet_id']}, {aws['security_group_id']}, {aws['image_id']}",
+    ]
+
+
 def _file_of(facts: Mapping[str, Any], name: str) -> Path | None:
     for value in _strings(facts):
         if value.endswith(f"/{name}"):

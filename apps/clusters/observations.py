@@ -94,11 +94,13 @@ def exporters_were_read(cluster: Cluster) -> None:
 # --- fleets ----------------------------------------------------------------------------------------
 
 
-def fleet_move(fleet: Fleet, phase: str, message: str = "", **columns: Any) -> None:
-    """Take a fleet to its next phase, its steps with it, in one commit."""
+def fleet_move(fleet: Fleet, phase: str, message: str = "", *, outcome: str = "", **columns: Any) -> None:
+    """Take a fleet to its next phase, its steps with it, in one commit; ``outcome`` is how the step that ends went."""
     with transaction.atomic():
         old = fleet.phase
         move(fleet, FLEET_TRANSITIONS, phase, message=message[:500], observed_at=clock.now(), **columns)
+        if outcome:
+            FleetStep.objects.filter(fleet=fleet, state=StepState.RUNNING).update(message=outcome[:500])
         _steps_follow(fleet, old, phase, message)
         event(
             "fleet",
@@ -286,6 +288,9 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
                     f"{row.name}: {NodePhase(phase).label}" + (f" ({seen.reason})" if seen.reason else ""),
                     data={"phase": phase, "from": old, "reason": seen.reason},
                 )
+                if phase == NodePhase.READY and row.drain_requested_at is not None:
+                    # The scheduler forgot the drain (a restart, a person): the wish still stands.
+                    intent_ask("node.drain", row.uid)
                 if row.fleet_id:
                     _ask_fleet(row.fleet_id)
     for name, row in known.items():

@@ -41,7 +41,7 @@ class AccountForm(PortalForm):
         max_length=200,
         required=False,
         widget=forms.TextInput(attrs={**_PLAIN, "inputmode": "url"}),
-        help_text=gettext_lazy("For VPC endpoints or the sandbox, such as http://127.0.0.1:5600."),
+        help_text=gettext_lazy("For VPC endpoints or the sandbox, such as http://127.0.0.1:5601."),
     )
 
     def values(self) -> dict[str, Any]:

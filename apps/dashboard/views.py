@@ -30,6 +30,7 @@ class HomePage(Page):
             "bars": [(c, capacity_segments(c)) for c in home.capacities],
             "costs": job_costs(home.jobs),
             "may_submit": self.actor.holds("jobs.submit"),
+            "may_connect": self.actor.everywhere("connections.manage"),
         }
         template = "dashboard/home.html#live" if getattr(request, "htmx", False) else "dashboard/home.html"
         return render(request, template, context)

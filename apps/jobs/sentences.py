@@ -73,7 +73,16 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         start = " " + _("Slurm expects it to start in %(wait)s.") % {
             "wait": units.duration(attempt.expected_start_at - clock.now())
         }
-    return f"{head}; {need}{tail}.{start}"
+    again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
+    return f"{head}; {need}{tail}{again}.{start}"
+
+
+def attempt_words(attempt: Attempt) -> str:
+    """Which attempt it is and where it took up again."""
+    facts = {"number": attempt.number, "step": units.count(attempt.resume_step)}
+    if attempt.resume_step is None:
+        return _("attempt %(number)s, from the beginning") % facts
+    return _("attempt %(number)s, resumed from step %(step)s") % facts
 
 
 def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None) -> str:
@@ -84,6 +93,8 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
         ngettext("Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes)
         % {"count": job.nodes, "since": since}
     )
+    if attempt is not None and attempt.number > 1:
+        parts.append(attempt_words(attempt))
     if job.step is not None:
         facts = {"step": units.count(job.step), "total": units.count(job.total_steps)}
         parts.append(

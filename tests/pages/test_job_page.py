@@ -38,7 +38,9 @@ def page(client: Client, job: Any, name: str = "job", **options: Any) -> str:
 def test_it_opens_with_the_sentence_of_the_api(sign_in: SignIn, running: Any) -> None:
     client = sign_in("owner")
     text = page(client, running)
-    assert re.search(r"Running on 4 nodes for 2 h 2\d min; step 19,300 of 50,000;", text)
+    assert re.search(
+        r"Running on 4 nodes for 2 h 2\d min; attempt 2, resumed from step [\d,]+; step 19,300 of 50,000;", text
+    )
     assert "p5-main-8" in text.split("Left out")[1]
     korean = page(sign_in("owner", "ko"), running)
     assert "노드 4개에서 2시간" in korean

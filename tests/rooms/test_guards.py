@@ -94,3 +94,17 @@ def test_a_value_that_looks_like_a_parameter_stays_text() -> None:
     filled, problems = fill_template("run {{ a }} {{ b }}", parameters, {"a": "{{ b }}", "b": "; touch /tmp/x;"})
     assert problems == []
     assert shlex.split(filled) == ["run", "{{ b }}", "; touch /tmp/x;"]
+
+
+def test_a_drain_that_the_scheduler_forgot_is_asked_for_again(cluster: Any, operator: Any) -> None:
+    from apps.clusters.services import node_drain
+    from apps.intents.models import Intent
+
+    node = Node.objects.get(cluster=cluster, name="p5-1")
+    node_drain(actor=actor_of(operator), node=node, reason="XID 79")
+    drained = SeenNode("p5-1", "IDLE", ("DRAIN",), "h100", 8, 0, 192, 2_000_000, "XID 79", ("gpu",))
+    others = [SeenNode(f"p5-{i}", "IDLE", (), "h100", 8, 0, 192, 2_000_000, "", ("gpu",)) for i in (2, 3, 4)]
+    cluster_nodes_observe(cluster, [drained, *others])
+    Intent.objects.all().delete()
+    cluster_nodes_observe(cluster, [SeenNode("p5-1", "IDLE", (), "h100", 8, 0, 192, 2_000_000, "", ("gpu",)), *others])
+    assert Intent.objects.filter(kind="node.drain", key=node.uid).exists()

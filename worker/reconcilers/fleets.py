@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from apps.catalog.selectors import type_by_name
 from apps.clusters import observations
@@ -120,7 +121,11 @@ def _preflight(fleet: Fleet, compute: Compute) -> Outcome:
 def _placement_group(fleet: Fleet, compute: Compute) -> Outcome:
     group = compute.placement_group_ensure(group_name(fleet), tags_of(fleet))
     observations.fleet_move(
-        fleet, FleetPhase.LAUNCH_TEMPLATE, f"placement group {group.name} is {group.state}", placement_group=group.name
+        fleet,
+        FleetPhase.LAUNCH_TEMPLATE,
+        "creating the launch template",
+        outcome=f"{group.name} is {group.state}",
+        placement_group=group.name,
     )
     return again(0)
 
@@ -147,7 +152,8 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.LAUNCHING,
-        f"launch template {template.provider_id} version {template.version}, {len(spec.interfaces)} interfaces a node",
+        f"asking EC2 for {fleet.nodes} × {fleet.instance_type}, all or nothing",
+        outcome=f"{template.provider_id} version {template.version}, {len(spec.interfaces)} interfaces a node",
         launch_template_id=template.provider_id,
         launch_template_version=template.version,
     )
@@ -198,7 +204,8 @@ def _launched(fleet: Fleet, machines: list[v.Instance]) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.BOOTING,
-        f"{len(machines)} machines launched, waiting for them to run",
+        f"waiting for {len(machines)} machines to run",
+        outcome=f"{len(machines)} machines launched",
         launched_at=clock.now(),
         next_try_at=None,
     )
@@ -207,7 +214,7 @@ def _launched(fleet: Fleet, machines: list[v.Instance]) -> Outcome:
 
 def _wait_for_capacity(fleet: Fleet, message: str) -> Outcome:
     wait = CAPACITY_BACKOFF_S[min(fleet.capacity_refusals, len(CAPACITY_BACKOFF_S) - 1)]
-    columns = {
+    columns: dict[str, Any] = {
         "capacity_refusals": fleet.capacity_refusals + 1,
         "next_try_at": clock.now() + timedelta(seconds=wait),
     }
@@ -253,7 +260,12 @@ def _boot(fleet: Fleet, compute: Compute) -> Outcome:
     _observe(fleet, machines)
     running = sum(1 for m in machines if m.state == "running")
     if running >= fleet.nodes:
-        observations.fleet_move(fleet, FleetPhase.JOINING, "all machines run; waiting for them to join the scheduler")
+        observations.fleet_move(
+            fleet,
+            FleetPhase.JOINING,
+            "waiting for the machines to join the scheduler",
+            outcome=f"{running} of {fleet.nodes} machines run",
+        )
         return again(POLL_S)
     if clock.now() - fleet.phase_since > BOOT_LIMIT:
         return _fail(fleet, f"only {running} of {fleet.nodes} machines run after {BOOT_LIMIT}")
@@ -264,7 +276,8 @@ def _boot(fleet: Fleet, compute: Compute) -> Outcome:
 def _join(fleet: Fleet, compute: Compute) -> Outcome:
     joined = _joined(fleet)
     if joined >= fleet.nodes:
-        observations.fleet_move(fleet, FleetPhase.READY, f"{joined} nodes are in the scheduler")
+        text = f"{joined} nodes are in the scheduler"
+        observations.fleet_move(fleet, FleetPhase.READY, text, outcome=text)
         return again(WATCH_S)
     if clock.now() - fleet.phase_since > BOOT_LIMIT:
         return _fail(fleet, f"only {joined} of {fleet.nodes} nodes joined the scheduler after {BOOT_LIMIT}")

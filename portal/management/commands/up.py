@@ -86,5 +86,8 @@ class Command(BaseCommand):
             lines.append("  Demo sign-ins, password for all of them: " + PASSWORD)
             lines += [f"    {name:<12} {what}" for name, what in PEOPLE.items()]
         if layout.slurm != "none":
-            lines.append(f"  Sandbox: break things at {layout.control_url} or with manage.py sandbox fault --help")
+            lines += [
+                *local.sandbox_values(layout),
+                f"  Break things at {layout.control_url} or with manage.py sandbox fault --help",
+            ]
         self.stdout.write("\n".join([*lines, ""]))
