@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -238,16 +237,6 @@ def _real_slurm(layout: Layout) -> Service:
     return Service(
         "slurm", command, "a real Slurm with 4 nodes of 8 pretend GPUs", is_ready=is_ready, ready_within_s=120
     )
-
-
-def wait_for(check: Any, seconds: float) -> bool:
-    """Poll a check until it is true or the time is over."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if check():
-            return True
-        time.sleep(0.1)
-    return bool(check())
 
 
 def export(layout: Layout) -> None:

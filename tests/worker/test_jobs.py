@@ -44,7 +44,7 @@ def test_submit_run_succeed(job: Job, scheduler: FakeScheduler, work: Any, tick:
     assert fresh(job).phase == "QUEUED"
     assert scheduler.requests["100"].comment == last(job).uid
     tick(job.cluster)
-    assert "it needs" in job_sentence(fresh(job)) or "free" in job_sentence(fresh(job))
+    assert job_sentence(fresh(job)).startswith("Waiting: number 1 of team nlp on lab; not enough free GPUs or nodes")
     scheduler.run("100", ["p5-1", "p5-2"])
     tick(job.cluster)
     assert fresh(job).phase == "RUNNING"

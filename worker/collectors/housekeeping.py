@@ -9,13 +9,20 @@ from apps.audit.services import seal
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
 from apps.checkpoints.states import CheckpointState
-from apps.clusters.services import clusters_connected
+from apps.clusters.models import Cluster, Fleet
+from apps.clusters.services import CLUSTER_INTENT, FLEET_INTENT, clusters_connected
+from apps.clusters.states import FLEET_WORKING, ClusterPhase, FleetPhase
+from apps.connections.models import CloudAccount
+from apps.connections.services import INTENT as ACCOUNT_INTENT
 from apps.core import clock
 from apps.core.models import Heartbeat, IdempotencyRecord
+from apps.health.models import Finding
+from apps.health.services import RESPOND_INTENT
+from apps.health.states import FATAL, LIVE
 from apps.intents.models import Intent
 from apps.intents.services import intent_ask
 from apps.jobs.models import Attempt, Job
-from apps.jobs.services import INTENT
+from apps.jobs.services import INTENT as JOB_INTENT
 from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
 from worker.reconcilers.clusters import COLLECTORS
 
@@ -49,10 +56,15 @@ def _judge_quiet_checkpoints() -> None:
 def _wake_forgotten() -> None:
     """Whatever is alive has an intent; a row that lost its own (a restored backup, say) gets it back."""
     asked = set(Intent.objects.values_list("kind", "key"))
-    for cluster in clusters_connected():
-        for kind in (*COLLECTORS, "cluster.connect"):
-            if (kind, cluster.uid) not in asked:
-                intent_ask(kind, cluster.uid)
-    for uid in Job.objects.filter(phase__in=JOB_LIVE).values_list("uid", flat=True):
-        if (INTENT, uid) not in asked:
-            intent_ask(INTENT, uid)
+    wanted = [(kind, cluster.uid) for cluster in clusters_connected() for kind in (*COLLECTORS, CLUSTER_INTENT)]
+    for kind, rows in (
+        (CLUSTER_INTENT, Cluster.objects.filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING])),
+        (FLEET_INTENT, Fleet.objects.filter(phase__in=FLEET_WORKING | {FleetPhase.READY, FleetPhase.DEGRADED})),
+        (ACCOUNT_INTENT, CloudAccount.objects.all()),
+        (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
+        (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),
+    ):
+        wanted += [(kind, uid) for uid in rows.values_list("uid", flat=True)]
+    for kind, key in wanted:
+        if (kind, key) not in asked:
+            intent_ask(kind, key)
