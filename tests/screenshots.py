@@ -79,6 +79,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("clusters", "operator", "/clusters"),
         ("cluster", "operator", f"/clusters/{cluster}"),
         ("cluster-new", "operator", "/clusters/new"),
+        ("cluster-edit", "operator", f"/clusters/{cluster}/edit"),
         ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
         *(
             (f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}")
@@ -102,6 +103,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("connections", "operator", "/connections"),
         ("connection", "operator", f"/connections/{uid(CloudAccount)}"),
         ("connection-new", "operator", "/connections/new"),
+        ("connection-edit", "operator", f"/connections/{uid(CloudAccount)}/edit"),
         ("tokens", "owner", "/tokens"),
         ("audit", "admin", "/audit"),
         ("admin", "admin", "/admin/"),

@@ -74,6 +74,7 @@ def compute_for(account: CloudAccount) -> ports.Compute:
         credentials=credentials(account.credentials_ref),
         endpoint_url=account.endpoint_url,
         role_arn=account.role_arn,
+        external_id=account.external_id,
     )
     return Ec2Compute(access)
 

@@ -22,7 +22,15 @@ from apps.clusters.selectors import (
     node_sentence,
     nodes_visible_to,
 )
-from apps.clusters.services import cluster_create, cluster_delete, fleet_create, fleet_delete, node_drain, node_resume
+from apps.clusters.services import (
+    cluster_create,
+    cluster_delete,
+    cluster_update,
+    fleet_create,
+    fleet_delete,
+    node_drain,
+    node_resume,
+)
 from apps.clusters.states import FleetPhase, NodePhase
 from apps.connections.selectors import account_for
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
@@ -89,6 +97,22 @@ class ClusterCreateSerializer(serializers.Serializer[Any]):
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     exporter_url = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
     responds_to_findings = serializers.BooleanField(default=True)
+
+
+class ClusterPatchSerializer(serializers.Serializer[Any]):
+    """What may be corrected; what is left out stays."""
+
+    name = serializers.CharField(max_length=60, required=False)
+    api_url = serializers.CharField(max_length=200, required=False)
+    user_name = serializers.CharField(max_length=60, required=False)
+    token_ref = serializers.CharField(max_length=200, required=False)
+    working_root = serializers.CharField(max_length=300, required=False)
+    account = serializers.CharField(
+        required=False, allow_blank=True, allow_null=True, help_text="uid or name of a connected account; null: none."
+    )
+    partition = serializers.CharField(max_length=60, required=False, allow_blank=True)
+    exporter_url = serializers.CharField(max_length=300, required=False, allow_blank=True)
+    responds_to_findings = serializers.BooleanField(required=False)
 
 
 class StepSerializer(serializers.ModelSerializer[FleetStep]):
@@ -263,8 +287,23 @@ class Clusters(ListEndpoint):
 class ClusterDetail(Endpoint):
     """One cluster, by uid or name."""
 
-    rights = {"GET": "clusters.view", "DELETE": "clusters.operate"}
+    rights = {"GET": "clusters.view", "PATCH": "clusters.operate", "DELETE": "clusters.operate"}
     serializer_class = ClusterSerializer
+
+    def get_serializer_class(self) -> Any:
+        """The body of a PATCH differs from the object."""
+        return ClusterPatchSerializer if self.request.method == "PATCH" else ClusterSerializer
+
+    def patch(self, request: Request, uid: str) -> Response:
+        """Correct it; the worker connects again. If-Match required."""
+        actor = self.actor
+        cluster = cluster_for(actor=actor, may="clusters.operate", uid=uid)
+        body = self.read_body(ClusterPatchSerializer)
+        if "account" in body:
+            name = body["account"]
+            body["account"] = account_for(actor=actor, may="connections.view", uid=name) if name else None
+        cluster_update(actor=actor, cluster=cluster, expected_version=expected_version(request), **body)
+        return Response(ClusterSerializer(cluster).data, headers={"ETag": etag(cluster)})
 
     def get(self, request: Request, uid: str) -> Response:
         """Read."""
@@ -272,7 +311,7 @@ class ClusterDetail(Endpoint):
         return Response(ClusterSerializer(cluster).data, headers={"ETag": etag(cluster)})
 
     def delete(self, request: Request, uid: str) -> Response:
-        """Take it out of the portal (202); If-Match required; refused while it has fleets."""
+        """Take it out of the portal (202); If-Match required; refused while it has fleets or jobs."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
         cluster_delete(actor=self.actor, cluster=cluster, expected_version=expected_version(request))
         return Response(ClusterSerializer(cluster).data, status=202)

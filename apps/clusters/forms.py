@@ -1,4 +1,4 @@
-"""The forms of a new cluster and a new fleet."""
+"""The forms of a cluster, new or connected, and of a new fleet."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ClusterForm(PortalForm):
         field.choices = [("", _("None")), *((a.uid, f"{a.name} ({a.region})") for a in accounts)]
 
     def values(self) -> dict[str, Any]:
-        """What ``cluster_create`` takes."""
+        """What ``cluster_create`` and ``cluster_update`` take."""
         data = {k: v for k, v in self.cleaned_data.items() if k not in ("key", "account")}
         return data | {"account": self.accounts.get(self.cleaned_data["account"])}
 

@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
 from apps.audit.timeline import Words
+from apps.clusters.forms import ClusterForm
 from apps.clusters.models import FleetStep
 from apps.clusters.states import FLEET_COLOURS, NODE_COLOURS, FleetPhase, NodePhase, StepState
 
@@ -15,6 +16,12 @@ from apps.clusters.states import FLEET_COLOURS, NODE_COLOURS, FleetPhase, NodePh
 def _after(event: Event, mark: str) -> str:
     """What follows ``mark`` in the event's English text: a name that needs no translation."""
     return event.text.partition(mark)[2]
+
+
+def _fields(event: Event) -> str:
+    """The changed columns by the names the form gives them."""
+    fields = ClusterForm.base_fields
+    return ", ".join(str(fields[n].label) if n in fields else n for n in event.data.get("fields", []))
 
 
 def _fleet_phase(event: Event) -> tuple[str, str]:
@@ -40,6 +47,8 @@ def _note(event: Event, sentence: str) -> str:
 #: Kinds of events of this app.
 WORDS: Words = {
     "ClusterCreated": lambda e: ("wait", _("Added to the portal by %(who)s") % {"who": _after(e, "created by ")}),
+    "ClusterChanged": lambda e: ("wait", _("Changed: %(fields)s") % {"fields": _fields(e)}),
+    "ClusterDeleteRequested": lambda e: ("wait", _("Removal asked for by %(who)s") % {"who": _after(e, "for by ")}),
     "ClusterReady": lambda e: ("good", _("The scheduler answers: %(what)s") % {"what": e.text}),
     "ClusterUnreachable": lambda e: ("bad", _("The scheduler does not answer: %(error)s") % {"error": e.text}),
     "FleetCreated": lambda e: (

@@ -24,15 +24,26 @@ from apps.teams.permissions import Actor
 
 
 def clusters_visible_to(actor: Actor) -> QuerySet[Cluster]:
-    """All clusters that were not deleted, for everyone with a role."""
+    """All clusters that were not removed, for everyone with a role."""
+    return _clusters(actor).exclude(phase=ClusterPhase.DELETED)
+
+
+def clusters_removed(actor: Actor) -> QuerySet[Cluster]:
+    """Removed ones, kept for their history."""
+    return _clusters(actor).filter(phase=ClusterPhase.DELETED)
+
+
+def _clusters(actor: Actor) -> QuerySet[Cluster]:
     if not actor.holds("clusters.view"):
         return Cluster.objects.none()
-    return Cluster.objects.exclude(phase=ClusterPhase.DELETED).select_related("account")
+    return Cluster.objects.select_related("account")
 
 
 def cluster_for(*, actor: Actor, may: str, uid: str) -> Cluster:
-    """The cluster of this uid or name. Raises NotFound."""
+    """The cluster of this uid or name; a removed one can only be viewed. Raises NotFound."""
     rows = clusters_visible_to(actor) if actor.holds(may) else Cluster.objects.none()
+    if may == "clusters.view":
+        rows = _clusters(actor)
     cluster = rows.filter(uid=uid).first() or rows.filter(name=uid).first()
     if cluster is None:
         raise NotFound(f"no cluster {uid} in which you may do this")
@@ -223,8 +234,14 @@ def cluster_sentence(cluster: Cluster, capacity: Capacity) -> str:
             }
         case ClusterPhase.DELETING:
             return _("Being removed from the portal. %(message)s") % {"message": cluster.message}
+        case ClusterPhase.DELETED:
+            return _("Removed %(since)s ago; its jobs, costs and checkpoints stay readable.") % {"since": since}
         case _:
             pass
+    if cluster.delete_requested_at is not None:
+        return _("Being removed from the portal. %(message)s") % {"message": cluster.message}
+    if cluster.generation > max(cluster.observed_generation, 1):
+        return _("Changed: the worker is connecting again.")
     if not capacity.nodes:
         return _("Ready, but it has no nodes yet: create a fleet.")
     return ngettext(

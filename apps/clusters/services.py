@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from apps.audit.services import event, record
 from apps.catalog.selectors import type_by_name
@@ -13,7 +16,7 @@ from apps.clusters.models import Cluster, Fleet, FleetStep, Node
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.states import FLEET_LIVE, FLEET_STEPS, ClusterPhase, FleetPhase, NodePhase
 from apps.connections.models import CloudAccount
-from apps.connections.services import check_reference
+from apps.connections.services import account_claim, check_reference
 from apps.connections.states import AccountPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
@@ -26,10 +29,22 @@ FLEET_INTENT = "fleet.reconcile"
 NODE_INTENT = "node.drain"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,58}$")
 MAX_NODES = 100
+#: What a person may correct.
+EDITABLE = (
+    "name",
+    "account",
+    "api_url",
+    "user_name",
+    "token_ref",
+    "partition",
+    "exporter_url",
+    "working_root",
+    "responds_to_findings",
+)
 
 
 class ClusterInUse(Refusal):
-    """The cluster still has fleets."""
+    """Fleets or jobs hang on what would change or go."""
 
 
 class FleetInUse(Refusal):
@@ -46,6 +61,45 @@ def _refuse(problems: list[FieldProblem]) -> None:
         raise InvalidInput("; ".join(f"{p.pointer}: {p.detail}" for p in problems), problems=problems)
 
 
+def _check_cluster(spec: Mapping[str, Any]) -> None:
+    """Refuse a spec that can never work. Raises InvalidInput with every problem at its field."""
+    problems: list[FieldProblem] = []
+    exporter = spec["exporter_url"]
+    if not _NAME.fullmatch(spec["name"]):
+        problems.append(FieldProblem("/name", "invalid", _("lower-case letters, digits and dashes")))
+    if not re.match(r"^https?://[^\s/]+", spec["api_url"]):
+        problems.append(FieldProblem("/api_url", "invalid", _("must start with http:// or https://")))
+    if exporter and ("{node}" not in exporter or not re.match(r"^https?://", exporter)):
+        problems.append(
+            FieldProblem("/exporter_url", "invalid", _("an http(s) address with {node} where the name goes"))
+        )
+    if not spec["working_root"].startswith("/") or ".." in spec["working_root"]:
+        problems.append(FieldProblem("/working_root", "invalid", _("an absolute path that all nodes share")))
+    if not spec["user_name"]:
+        problems.append(FieldProblem("/user_name", "required", _("the user that jobs run as")))
+    if not spec["token_ref"]:
+        problems.append(FieldProblem("/token_ref", "required", _("name the secret with the scheduler's token")))
+    problems += check_reference("/token_ref", spec["token_ref"])
+    _refuse(problems)
+
+
+def _tidy(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Addresses and paths without the slash at their end."""
+    return {k: v.rstrip("/") if k in ("api_url", "working_root") else v for k, v in spec.items()}
+
+
+def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec as the audit trail keeps it: the account by its name."""
+    return {k: (v.name if isinstance(v, CloudAccount) else v) for k, v in spec.items()}
+
+
+def _name_taken(name: str) -> InvalidInput:
+    return InvalidInput(
+        _("a cluster named %(name)s exists") % {"name": name},
+        problems=[FieldProblem("/name", "taken", _("already used"))],
+    )
+
+
 def cluster_create(
     *,
     actor: Actor,
@@ -59,59 +113,114 @@ def cluster_create(
     exporter_url: str = "",
     responds_to_findings: bool = True,
 ) -> Cluster:
-    """Record a scheduler and ask the worker to connect to it. Raises Forbidden, InvalidInput."""
+    """Record a scheduler and ask the worker to connect to it. Raises Forbidden, InvalidInput, AccountInUse."""
     _operate(actor)
-    problems: list[FieldProblem] = []
-    if not _NAME.fullmatch(name):
-        problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
-    if not re.match(r"^https?://[^\s/]+", api_url):
-        problems.append(FieldProblem("/api_url", "invalid", "must start with http:// or https://"))
-    if exporter_url and ("{node}" not in exporter_url or not re.match(r"^https?://", exporter_url)):
-        problems.append(FieldProblem("/exporter_url", "invalid", "an http(s) address with {node} where the name goes"))
-    if not working_root.startswith("/") or ".." in working_root:
-        problems.append(FieldProblem("/working_root", "invalid", "an absolute path that all nodes share"))
-    if not token_ref:
-        problems.append(FieldProblem("/token_ref", "required", "name the secret with the scheduler's token"))
-    problems += check_reference("/token_ref", token_ref)
-    _refuse(problems)
-    cluster = Cluster(
-        name=name,
-        account=account,
-        api_url=api_url.rstrip("/"),
-        user_name=user_name,
-        token_ref=token_ref,
-        partition=partition,
-        exporter_url=exporter_url,
-        working_root=working_root.rstrip("/"),
-        responds_to_findings=responds_to_findings,
-    )
+    spec = {
+        "name": name,
+        "account": account,
+        "api_url": api_url,
+        "user_name": user_name,
+        "token_ref": token_ref,
+        "partition": partition,
+        "exporter_url": exporter_url,
+        "working_root": working_root,
+        "responds_to_findings": responds_to_findings,
+    }
+    _check_cluster(spec)
+    cluster = Cluster(**_tidy(spec))
     try:
         with transaction.atomic():
+            if account is not None:
+                account_claim(account)
             cluster.save()
-            after = {"name": name, "api_url": api_url, "user_name": user_name, "token_ref": token_ref}
-            record(actor, "cluster.create", "cluster", cluster.uid, after=after)
+            record(actor, "cluster.create", "cluster", cluster.uid, after=_plain(_tidy(spec)))
             event("cluster", cluster.uid, "ClusterCreated", f"created by {actor.name}")
             intent_ask(CLUSTER_INTENT, cluster.uid)
     except IntegrityError:
-        raise InvalidInput(
-            f"a cluster named {name} exists", problems=[FieldProblem("/name", "taken", "already used")]
-        ) from None
+        raise _name_taken(name) from None
     return cluster
 
 
+def live_jobs(cluster: Cluster) -> int:
+    """How many jobs there have not ended."""
+    # By the relation's name: jobs live on a higher floor.
+    return int(getattr(cluster, "jobs").filter(ended_at__isnull=True).count())  # noqa: B009
+
+
+def cluster_update(*, actor: Actor, cluster: Cluster, expected_version: int, **changes: Any) -> None:
+    """Correct how a scheduler is reached and used, and ask the worker to connect again; what is not named stays.
+
+    The shared folder stays while jobs live, whose files are in it, and the account while fleets
+    live, whose machines are in it. Raises Forbidden, InvalidInput, ClusterInUse, StaleVersion.
+    """
+    _operate(actor)
+    spec = {name: getattr(cluster, name) for name in EDITABLE} | changes
+    if set(spec) != set(EDITABLE):
+        raise TypeError(f"not columns of a cluster's spec: {sorted(set(spec) - set(EDITABLE))}")
+    _check_cluster(spec)
+    changed = {name: value for name, value in _tidy(spec).items() if getattr(cluster, name) != value}
+    before = {name: getattr(cluster, name) for name in changed}
+    try:
+        with transaction.atomic():
+            found = _lock(cluster)
+            if found.delete_requested_at is not None:
+                raise TransitionConflict(_("cluster %(name)s is being removed") % {"name": cluster.name})
+            if "working_root" in changed and (running := live_jobs(cluster)):
+                text = ngettext(
+                    "%(n)s job that has not ended keeps its files there",
+                    "%(n)s jobs that have not ended keep their files there",
+                    running,
+                ) % {"n": running}
+                raise ClusterInUse(text, problems=[FieldProblem("/working_root", "in-use", text)])
+            if "account" in changed:
+                if fleets := Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).values_list("name", flat=True):
+                    text = _("fleets live in it: %(names)s") % {"names": ", ".join(list(fleets)[:10])}
+                    raise ClusterInUse(text, problems=[FieldProblem("/account", "in-use", text)])
+                if changed["account"] is not None:
+                    account_claim(changed["account"])
+            generation = cluster.generation + (1 if changed else 0)
+            cluster.spec_update(expected_version, generation=generation, **changed)
+            if changed:
+                record(actor, "cluster.update", "cluster", cluster.uid, before=_plain(before), after=_plain(changed))
+                event("cluster", cluster.uid, "ClusterChanged", ", ".join(changed), data={"fields": list(changed)})
+                intent_ask(CLUSTER_INTENT, cluster.uid)
+    except IntegrityError:
+        raise _name_taken(spec["name"]) from None
+
+
+def _lock(cluster: Cluster) -> Cluster:
+    """The cluster's row, so that nothing is hung on it while it goes."""
+    return Cluster.objects.select_for_update().get(pk=cluster.pk)
+
+
 def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> None:
-    """Take a cluster out of the portal; the scheduler is not touched. Raises ClusterInUse while it has fleets."""
+    """Take a cluster out of the portal; the scheduler is not touched.
+
+    Raises Forbidden, StaleVersion, ClusterInUse while it has fleets or jobs.
+    """
     _operate(actor)
     with transaction.atomic():
-        live = Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).count()
-        if live:
-            raise ClusterInUse(f"cluster {cluster.name} still has {live} fleet(s); delete them first")
-        # By the relation's name: jobs live on a higher floor. Without collectors they would run and cost unseen.
-        running = getattr(cluster, "jobs").filter(ended_at__isnull=True).count()  # noqa: B009
-        if running:
-            raise ClusterInUse(f"{running} job(s) on cluster {cluster.name} have not ended; cancel them or wait")
+        _lock(cluster)
+        fleets = list(Fleet.objects.filter(cluster=cluster, phase__in=FLEET_LIVE).values_list("name", flat=True))
+        if fleets:
+            raise ClusterInUse(
+                _("cluster %(name)s still has fleets: %(names)s; delete them first")
+                % {"name": cluster.name, "names": ", ".join(fleets[:10])}
+            )
+        # Without collectors they would run and cost unseen.
+        if running := live_jobs(cluster):
+            raise ClusterInUse(
+                ngettext(
+                    "%(n)s job on cluster %(name)s has not ended; cancel it or wait",
+                    "%(n)s jobs on cluster %(name)s have not ended; cancel them or wait",
+                    running,
+                )
+                % {"n": running, "name": cluster.name}
+            )
         cluster.spec_update(expected_version, delete_requested_at=clock.now())
-        record(actor, "cluster.delete", "cluster", cluster.uid, before={"name": cluster.name})
+        before = {name: getattr(cluster, name) for name in EDITABLE}
+        record(actor, "cluster.delete", "cluster", cluster.uid, before=_plain(before))
+        event("cluster", cluster.uid, "ClusterDeleteRequested", f"removal asked for by {actor.name}")
         intent_ask(CLUSTER_INTENT, cluster.uid)
 
 
@@ -179,6 +288,8 @@ def fleet_create(
     )
     try:
         with transaction.atomic():
+            if _lock(cluster).delete_requested_at is not None:
+                raise TransitionConflict(_("cluster %(name)s is being removed") % {"name": cluster.name})
             fleet.save()
             FleetStep.objects.bulk_create(
                 FleetStep(fleet=fleet, ordinal=i, name=step, expected_s=expected)

@@ -10,6 +10,7 @@ urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
     path("clusters/new", views.ClusterNew.as_view(), name="cluster-new"),
     path("clusters/<str:uid>", views.ClusterPage.as_view(), name="cluster"),
+    path("clusters/<str:uid>/edit", views.ClusterEdit.as_view(), name="cluster-edit"),
     path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),
     path("clusters/<str:uid>/fleets/new", views.FleetNew.as_view(), name="fleet-new"),
     path("clusters/<str:uid>/fleets/preview", views.FleetPreview.as_view(), name="fleet-preview"),

@@ -29,6 +29,7 @@ from apps.clusters.selectors import (
     capacities,
     cluster_for,
     cluster_sentence,
+    clusters_removed,
     clusters_visible_to,
     fleet_for,
     fleet_sentence,
@@ -36,11 +37,23 @@ from apps.clusters.selectors import (
     node_for,
     nodes_visible_to,
 )
-from apps.clusters.services import cluster_create, cluster_delete, fleet_create, fleet_delete, node_drain, node_resume
+from apps.clusters.services import (
+    EDITABLE,
+    ClusterInUse,
+    cluster_create,
+    cluster_delete,
+    cluster_update,
+    fleet_create,
+    fleet_delete,
+    live_jobs,
+    node_drain,
+    node_resume,
+)
 from apps.clusters.states import FLEET_BILLED, FLEET_LIVE, FLEET_WORKING, ClusterPhase, FleetPhase, StepState
 from apps.connections.selectors import accounts_visible_to
+from apps.connections.services import AccountInUse
 from apps.core import clock
-from apps.core.errors import Refusal
+from apps.core.errors import InvalidInput, Refusal
 from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx, posted_version, typed_name
 from apps.core.lists import listing
@@ -55,7 +68,7 @@ LABELS = {"phase": gettext_lazy("State"), "q": gettext_lazy("Text")}
 class ClusterFilter(FilterSet):  # type: ignore[misc]
     """By phase and text."""
 
-    phase = ChoicesFilter("phase", values=[c.value for c in ClusterPhase if c != ClusterPhase.DELETED])
+    phase = ChoicesFilter("phase", values=[c.value for c in ClusterPhase])
     q = TextFilter("name", "api_url", "account__name")
 
     class Meta:
@@ -79,9 +92,10 @@ class ClusterList(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """The page, or with htmx its cards. Raises BadQuery."""
+        shows_removed = request.GET.get("phase") == ClusterPhase.DELETED
         found = listing(
             request,
-            clusters_visible_to(self.actor),
+            clusters_removed(self.actor) if shows_removed else clusters_visible_to(self.actor),
             ClusterFilter,
             sorts=SORTS,
             labels=LABELS,
@@ -91,7 +105,7 @@ class ClusterList(Page):
         context = {
             "list": found,
             "cards": cards,
-            "phases": [c for c in ClusterPhase.choices if c[0] != ClusterPhase.DELETED],
+            "phases": ClusterPhase.choices,
             "may_operate": can_operate_clusters(self.actor),
         }
         return render(
@@ -119,7 +133,8 @@ class ClusterPage(Page):
             "fleets": [(f, fleet_sentence(f), steps_done(f)) for f in fleets],
             "live_fleets": sum(1 for f in fleets if f.phase in FLEET_LIVE),
             "period_s": 3 if any(f.phase in FLEET_WORKING for f in fleets) else 10,
-            "may_operate": can_operate_clusters(self.actor),
+            "may_operate": can_operate_clusters(self.actor) and cluster.delete_requested_at is None,
+            "live_jobs": live_jobs(cluster),
         }
         if is_htmx(request):
             return render(request, "clusters/cluster.html#live", context)
@@ -160,6 +175,47 @@ class ClusterNew(Page):
             except Refusal as refusal:
                 form.show(refusal)
         return render(request, "clusters/cluster_new.html", {"form": form}, status=422)
+
+
+class ClusterEdit(Page):
+    """Correct how a scheduler is reached and used."""
+
+    right = "clusters.operate"
+
+    def _form(self, cluster: Cluster, data: Any = None, initial: dict[str, Any] | None = None) -> ClusterForm:
+        accounts = {a.uid: a for a in accounts_visible_to(self.actor)}
+        if cluster.account is not None:
+            accounts.setdefault(cluster.account.uid, cluster.account)
+        return ClusterForm(data, initial=initial, accounts=list(accounts.values()))
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The form as the cluster is now."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        initial = {name: getattr(cluster, name) for name in EDITABLE}
+        initial |= {"key": uuid.uuid4().hex, "account": cluster.account.uid if cluster.account else ""}
+        return self._page(request, cluster, self._form(cluster, initial=initial), cluster.version)
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Change it; a refusal shows at its fields, the version guards against someone else's change."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        version = posted_version(request)
+        form = self._form(cluster, request.POST)
+        if form.is_valid():
+            try:
+                cluster_update(actor=self.actor, cluster=cluster, expected_version=version, **form.values())
+            except (InvalidInput, ClusterInUse, AccountInUse) as refusal:
+                form.show(refusal)
+            else:
+                self.say(_("%(name)s was changed; the worker connects again.") % {"name": cluster.name})
+                return HttpResponseRedirect(reverse("cluster", args=[cluster.uid]))
+        cluster.refresh_from_db()
+        return self._page(request, cluster, form, version, status=422)
+
+    def _page(
+        self, request: HttpRequest, cluster: Cluster, form: ClusterForm, version: int, status: int = 200
+    ) -> HttpResponse:
+        context = {"form": form, "cluster": cluster, "version": version, "live_jobs": live_jobs(cluster)}
+        return render(request, "clusters/cluster_new.html", context, status=status)
 
 
 class ClusterDelete(Page):

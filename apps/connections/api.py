@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.connections.models import CloudAccount
 from apps.connections.selectors import account_for, accounts_visible_to
-from apps.connections.services import account_connect, account_pause
+from apps.connections.services import account_connect, account_pause, account_remove, account_update
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
 
 
@@ -26,7 +27,9 @@ class AccountSerializer(serializers.ModelSerializer[CloudAccount]):
             "endpoint_url",
             "credentials_ref",
             "role_arn",
+            "external_id",
             "is_paused",
+            "delete_requested_at",
             "phase",
             "phase_since",
             "message",
@@ -46,12 +49,19 @@ class AccountCreateSerializer(serializers.Serializer[Any]):
     endpoint_url = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     credentials_ref = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     role_arn = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
+    external_id = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
 
 
 class AccountPatchSerializer(serializers.Serializer[Any]):
-    """What may be changed."""
+    """What may be changed; what is left out stays."""
 
-    is_paused = serializers.BooleanField()
+    name = serializers.CharField(max_length=60, required=False)
+    region = serializers.CharField(max_length=30, required=False)
+    endpoint_url = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    credentials_ref = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    role_arn = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    external_id = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    is_paused = serializers.BooleanField(required=False)
 
 
 class Accounts(ListEndpoint):
@@ -82,7 +92,7 @@ class Accounts(ListEndpoint):
 class Account(Endpoint):
     """One account."""
 
-    rights = {"GET": "connections.view", "PATCH": "connections.manage"}
+    rights = {"GET": "connections.view", "PATCH": "connections.manage", "DELETE": "connections.manage"}
     serializer_class = AccountSerializer
 
     def get_serializer_class(self) -> Any:
@@ -95,11 +105,22 @@ class Account(Endpoint):
         return Response(AccountSerializer(account).data, headers={"ETag": etag(account)})
 
     def patch(self, request: Request, uid: str) -> Response:
-        """Pause or resume; If-Match required."""
+        """Correct it, pause or resume it; the worker checks it again. If-Match required."""
         actor = self.actor
         account = account_for(actor=actor, may="connections.manage", uid=uid)
         body = self.read_body(AccountPatchSerializer)
-        account_pause(
-            actor=actor, account=account, is_paused=body["is_paused"], expected_version=expected_version(request)
-        )
+        version = expected_version(request)
+        is_paused = body.pop("is_paused", None)
+        with transaction.atomic():
+            if body or is_paused is None:
+                account_update(actor=actor, account=account, expected_version=version, **body)
+                version = account.version
+            if is_paused is not None:
+                account_pause(actor=actor, account=account, is_paused=is_paused, expected_version=version)
         return Response(AccountSerializer(account).data, headers={"ETag": etag(account)})
+
+    def delete(self, request: Request, uid: str) -> Response:
+        """Take it out of the portal (202); If-Match required; refused while clusters or fleets hang on it."""
+        account = account_for(actor=self.actor, may="connections.manage", uid=uid)
+        account_remove(actor=self.actor, account=account, expected_version=expected_version(request))
+        return Response(AccountSerializer(account).data, status=202)

@@ -1,4 +1,4 @@
-"""The form that connects a cloud account."""
+"""The form that connects a cloud account or corrects a connected one."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ class AccountForm(PortalForm):
         widget=forms.TextInput(attrs=_PLAIN),
         help_text=gettext_lazy("arn:aws:iam::…:role/…"),
     )
+    external_id = forms.CharField(
+        label=gettext_lazy("External id"),
+        max_length=200,
+        required=False,
+        widget=forms.TextInput(attrs=_PLAIN),
+        help_text=gettext_lazy("What the role's owner asks for when it is assumed; empty: nothing."),
+    )
     endpoint_url = forms.CharField(
         label=gettext_lazy("Address instead of AWS's"),
         max_length=200,
@@ -45,5 +52,5 @@ class AccountForm(PortalForm):
     )
 
     def values(self) -> dict[str, Any]:
-        """What ``account_connect`` takes."""
+        """What ``account_connect`` and ``account_update`` take."""
         return {k: v for k, v in self.cleaned_data.items() if k != "key"}

@@ -14,7 +14,8 @@ class CloudAccount(Reconciled):
 
     ``credentials_ref`` names a secret (``env:NAME``, ``file:NAME``; empty: the worker's own role) and
     never holds one. ``endpoint_url`` replaces AWS's addresses, e.g. for VPC endpoints. ``is_paused``
-    stops every call that would change something in the account.
+    stops every call that would change something in the account. ``external_id`` is what the role's
+    owner may ask for when it is assumed.
     """
 
     uid_prefix = "acct"
@@ -24,7 +25,9 @@ class CloudAccount(Reconciled):
     endpoint_url = models.URLField(blank=True, default="")
     credentials_ref = models.CharField(max_length=200, blank=True, default="")
     role_arn = models.CharField(max_length=200, blank=True, default="")
+    external_id = models.CharField(max_length=200, blank=True, default="")
     is_paused = models.BooleanField(default=False)
+    delete_requested_at = models.DateTimeField(null=True, blank=True)
 
     phase = models.CharField(max_length=16, choices=AccountPhase.choices, default=AccountPhase.PENDING)
     observed_account_id = models.CharField(max_length=20, blank=True, default="")
@@ -37,6 +40,11 @@ class CloudAccount(Reconciled):
                 condition=Q(phase__in=[c.value for c in AccountPhase]), name="connections_account_known_phase"
             )
         ]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the worker has asked AWS since the last change; the very first time is what PENDING means."""
+        return self.phase != AccountPhase.PENDING and self.generation <= max(self.observed_generation, 1)
 
     def __str__(self) -> str:
         """The name."""

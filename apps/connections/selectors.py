@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
@@ -13,13 +16,24 @@ from apps.teams.permissions import Actor
 
 
 def accounts_visible_to(actor: Actor) -> QuerySet[CloudAccount]:
-    """All for operators, none for others."""
-    return CloudAccount.objects.all() if actor.everywhere("connections.view") else CloudAccount.objects.none()
+    """All that were not removed for operators, none for others."""
+    return _rows(actor, "connections.view").exclude(phase=AccountPhase.REMOVED)
+
+
+def accounts_removed(actor: Actor) -> QuerySet[CloudAccount]:
+    """Removed ones, kept for their history."""
+    return _rows(actor, "connections.view").filter(phase=AccountPhase.REMOVED)
+
+
+def _rows(actor: Actor, may: str) -> QuerySet[CloudAccount]:
+    return CloudAccount.objects.all() if actor.everywhere(may) else CloudAccount.objects.none()
 
 
 def account_for(*, actor: Actor, may: str, uid: str) -> CloudAccount:
-    """The account of this uid or name. Raises NotFound."""
-    rows = CloudAccount.objects.all() if actor.everywhere(may) else CloudAccount.objects.none()
+    """The account of this uid or name; a removed one can only be viewed. Raises NotFound."""
+    rows = _rows(actor, may)
+    if may != "connections.view":
+        rows = rows.exclude(phase=AccountPhase.REMOVED)
     account = rows.filter(uid=uid).first() or rows.filter(name=uid).first()
     if account is None:
         raise NotFound(f"no cloud account {uid} in which you may do this")
@@ -31,6 +45,31 @@ def account_by_uid(uid: str) -> CloudAccount | None:
     return CloudAccount.objects.filter(uid=uid).first()
 
 
+@dataclass(frozen=True)
+class Holder:
+    """A cluster or fleet that still needs an account; ``uid`` of the cluster or fleet."""
+
+    kind: str
+    uid: str
+    name: str
+
+
+def account_holders(account: CloudAccount) -> list[Holder]:
+    """What keeps an account from being removed: its clusters, and their fleets that AWS may hold something of."""
+    # By the relations' names: clusters live on a higher floor.
+    found: list[Holder] = []
+    for cluster in getattr(account, "clusters").exclude(phase="DELETED").order_by("name"):  # noqa: B009
+        found.append(Holder("cluster", cluster.uid, cluster.name))
+    return found + [Holder("fleet", fleet.uid, str(fleet)) for fleet in live_fleets(account)]
+
+
+def live_fleets(account: CloudAccount) -> list[Any]:
+    """Fleets of an account's clusters that are not deleted, by cluster and name."""
+    clusters = getattr(account, "clusters").prefetch_related("fleets")  # noqa: B009
+    rows = [fleet for cluster in clusters for fleet in cluster.fleets.all() if fleet.phase != "DELETED"]
+    return sorted(rows, key=str)
+
+
 def account_sentence(account: CloudAccount) -> str:
     """What is going on with an account, since when, and whether anyone must act."""
     facts = {
@@ -39,6 +78,12 @@ def account_sentence(account: CloudAccount) -> str:
         "region": account.region,
         "error": account.message.rstrip("."),
     }
+    if account.phase == AccountPhase.REMOVED:
+        return _("Removed %(since)s ago; what happened there stays readable.") % facts
+    if account.delete_requested_at is not None:
+        return _("Being removed from the portal; nothing in AWS is touched.")
+    if account.phase != AccountPhase.PENDING and not account.is_settled:
+        return _("Changed: the worker is asking AWS again who it is there.")
     match account.phase:
         case AccountPhase.PENDING:
             return _("The worker is asking AWS who it is there, for %(since)s.") % facts

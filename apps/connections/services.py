@@ -3,88 +3,186 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from apps.audit.services import event, record
 from apps.connections.models import CloudAccount
 from apps.connections.permissions import can_manage_account
+from apps.connections.selectors import account_holders, live_fleets
 from apps.connections.states import TRANSITIONS, AccountPhase
 from apps.core import clock
-from apps.core.errors import FieldProblem, Forbidden, InvalidInput
+from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal
 from apps.core.states import move
 from apps.intents.services import intent_ask
 from apps.teams.permissions import Actor
 
 _REFERENCE = re.compile(r"^(env:[A-Z_][A-Z0-9_]*|file:[A-Za-z0-9._-]+)?$")
+_ROLE = re.compile(r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")
 _REGION = re.compile(r"^[a-z]{2}(-[a-z]+)+-\d$")
 INTENT = "account.check"
+#: What a person may correct.
+EDITABLE = ("name", "region", "endpoint_url", "credentials_ref", "role_arn", "external_id")
 #: Files in the secrets folder that are the portal's own; no reference may name them.
 OWN_SECRETS = frozenset({"secret_key", "token_peppers", "database_url", "metrics_token", "redis_url"})
 
 
+class AccountInUse(Refusal):
+    """Clusters or fleets still hang on the account."""
+
+
 def check_reference(pointer: str, reference: str) -> list[FieldProblem]:
     """Problems of a secret reference; a secret pasted in its place is refused without being echoed."""
-    kind, _sep, name = reference.partition(":")
+    kind, _separator, name = reference.partition(":")
     if (kind == "file" and name in OWN_SECRETS) or (kind == "env" and name.startswith("QD_")):
-        return [FieldProblem(pointer, "not-yours", "the portal's own secrets are not for clusters and accounts")]
+        return [FieldProblem(pointer, "not-yours", _("the portal's own secrets are not for clusters and accounts"))]
     if _REFERENCE.fullmatch(reference) and ".." not in reference:
         return []
     return [
         FieldProblem(
-            pointer, "invalid", "write env:NAME or file:NAME (a name, never the secret itself) or leave it empty"
+            pointer, "invalid", _("write env:NAME or file:NAME (a name, never the secret itself) or leave it empty")
         )
     ]
 
 
-def account_connect(
-    *, actor: Actor, name: str, region: str, endpoint_url: str = "", credentials_ref: str = "", role_arn: str = ""
-) -> CloudAccount:
-    """Record how to reach an account and ask the worker to check it. Raises Forbidden, InvalidInput."""
+def _may_manage(actor: Actor) -> None:
     if not can_manage_account(actor):
-        raise Forbidden("only operators and administrators connect accounts")
+        raise Forbidden(_("only operators and administrators connect, change and remove accounts"))
+
+
+def _check(spec: Mapping[str, Any]) -> None:
+    """Refuse a spec that can never work. Raises InvalidInput with every problem at its field."""
     problems: list[FieldProblem] = []
-    if not _REGION.fullmatch(region):
-        problems.append(FieldProblem("/region", "invalid", f"{region!r} does not look like us-east-1"))
-    problems += check_reference("/credentials_ref", credentials_ref)
-    if endpoint_url and not re.match(r"^https?://[^\s/]+", endpoint_url):
-        problems.append(FieldProblem("/endpoint_url", "invalid", "must start with http:// or https://"))
-    if not re.match(r"^[a-z0-9][a-z0-9-]{0,58}$", name):
-        problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
+    if not _REGION.fullmatch(spec["region"]):
+        problems.append(
+            FieldProblem(
+                "/region", "invalid", _("%(region)s does not look like us-east-1") % {"region": spec["region"]}
+            )
+        )
+    problems += check_reference("/credentials_ref", spec["credentials_ref"])
+    if spec["endpoint_url"] and not re.match(r"^https?://[^\s/]+", spec["endpoint_url"]):
+        problems.append(FieldProblem("/endpoint_url", "invalid", _("must start with http:// or https://")))
+    if spec["role_arn"] and not _ROLE.fullmatch(spec["role_arn"]):
+        problems.append(
+            FieldProblem("/role_arn", "invalid", _("a role looks like arn:aws:iam::123456789012:role/name"))
+        )
+    if spec["external_id"] and not spec["role_arn"]:
+        problems.append(FieldProblem("/external_id", "no-role", _("only goes with a role to assume")))
+    if not re.match(r"^[a-z0-9][a-z0-9-]{0,58}$", spec["name"]):
+        problems.append(FieldProblem("/name", "invalid", _("lower-case letters, digits and dashes")))
     if problems:
         raise InvalidInput("; ".join(f"{p.pointer}: {p.detail}" for p in problems), problems=problems)
-    account = CloudAccount(
-        name=name, region=region, endpoint_url=endpoint_url, credentials_ref=credentials_ref, role_arn=role_arn
+
+
+def _taken(name: str) -> InvalidInput:
+    return InvalidInput(
+        _("an account named %(name)s is already connected") % {"name": name},
+        problems=[FieldProblem("/name", "taken", _("already used"))],
     )
+
+
+def account_connect(
+    *,
+    actor: Actor,
+    name: str,
+    region: str,
+    endpoint_url: str = "",
+    credentials_ref: str = "",
+    role_arn: str = "",
+    external_id: str = "",
+) -> CloudAccount:
+    """Record how to reach an account and ask the worker to check it. Raises Forbidden, InvalidInput."""
+    _may_manage(actor)
+    spec = {
+        "name": name,
+        "region": region,
+        "endpoint_url": endpoint_url,
+        "credentials_ref": credentials_ref,
+        "role_arn": role_arn,
+        "external_id": external_id,
+    }
+    _check(spec)
+    account = CloudAccount(**spec)
     try:
         with transaction.atomic():
             account.save()
-            record(
-                actor,
-                "account.connect",
-                "account",
-                account.uid,
-                after={
-                    "name": name,
-                    "region": region,
-                    "endpoint_url": endpoint_url,
-                    "credentials_ref": credentials_ref,
-                    "role_arn": role_arn,
-                },
-            )
+            record(actor, "account.connect", "account", account.uid, after=spec)
             intent_ask(INTENT, account.uid)
     except IntegrityError:
-        raise InvalidInput(
-            f"an account named {name} is already connected", problems=[FieldProblem("/name", "taken", "already used")]
-        ) from None
+        raise _taken(name) from None
     return account
+
+
+def account_update(*, actor: Actor, account: CloudAccount, expected_version: int, **changes: str) -> None:
+    """Correct how an account is reached and ask the worker to check it again; what is not named stays.
+
+    Region and address stay as they are while fleets live there: their machines would be looked for
+    elsewhere and be taken for gone. Raises Forbidden, InvalidInput, AccountInUse, StaleVersion.
+    """
+    _may_manage(actor)
+    spec = {name: getattr(account, name) for name in EDITABLE} | changes
+    if set(spec) != set(EDITABLE):
+        raise TypeError(f"not columns of an account's spec: {sorted(set(spec) - set(EDITABLE))}")
+    _check(spec)
+    changed = {name: value for name, value in spec.items() if getattr(account, name) != value}
+    before = {name: getattr(account, name) for name in changed}
+    try:
+        with transaction.atomic():
+            _lock(account)
+            if {"region", "endpoint_url"} & set(changed) and (fleets := live_fleets(account)):
+                raise AccountInUse(
+                    _("region and address cannot change while fleets live there: %(names)s")
+                    % {"names": ", ".join(str(fleet) for fleet in fleets[:10])}
+                )
+            generation = account.generation + (1 if changed else 0)
+            account.spec_update(expected_version, generation=generation, **changed)
+            if changed:
+                record(actor, "account.update", "account", account.uid, before=before, after=changed)
+                event("account", account.uid, "AccountChanged", ", ".join(changed), data={"fields": list(changed)})
+                intent_ask(INTENT, account.uid)
+    except IntegrityError:
+        raise _taken(spec["name"]) from None
+
+
+def account_remove(*, actor: Actor, account: CloudAccount, expected_version: int) -> None:
+    """Take an account out of the portal; nothing in AWS is touched and its history stays.
+
+    Raises Forbidden, StaleVersion, AccountInUse with what still hangs on it.
+    """
+    _may_manage(actor)
+    with transaction.atomic():
+        _lock(account)
+        if holders := account_holders(account):
+            words = {"cluster": _("cluster %(name)s"), "fleet": _("fleet %(name)s")}
+            names = ", ".join(words[holder.kind] % {"name": holder.name} for holder in holders[:20])
+            raise AccountInUse(
+                _("account %(name)s is still needed by %(names)s; remove these first")
+                % {"name": account.name, "names": names}
+            )
+        account.spec_update(expected_version, delete_requested_at=clock.now(), generation=account.generation + 1)
+        record(actor, "account.remove", "account", account.uid, before={n: getattr(account, n) for n in EDITABLE})
+        event("account", account.uid, "AccountRemoveRequested", f"removal asked for by {actor.name}")
+        intent_ask(INTENT, account.uid)
+
+
+def account_claim(account: CloudAccount) -> CloudAccount:
+    """The account, locked for the caller's transaction, so that it is not removed under it. Raises AccountInUse."""
+    found = _lock(account)
+    if found.delete_requested_at is not None:
+        raise AccountInUse(_("account %(name)s is being removed") % {"name": account.name})
+    return found
+
+
+def _lock(account: CloudAccount) -> CloudAccount:
+    return CloudAccount.objects.select_for_update().get(pk=account.pk)
 
 
 def account_pause(*, actor: Actor, account: CloudAccount, is_paused: bool, expected_version: int) -> None:
     """Stop or resume every changing call in the account. Raises Forbidden, StaleVersion."""
-    if not can_manage_account(actor):
-        raise Forbidden("only operators and administrators pause accounts")
+    _may_manage(actor)
     with transaction.atomic():
         before = account.is_paused
         account.spec_update(expected_version, is_paused=is_paused)
@@ -101,6 +199,11 @@ def account_pause(*, actor: Actor, account: CloudAccount, is_paused: bool, expec
 
 def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "", error: str = "") -> None:
     """The worker's finding: connected with this identity, or failed with this error."""
+    known = account.observed_account_id
+    if not error and known and known != account_id and live_fleets(account):
+        # Another account holds none of our machines: believing it would write them all off.
+        error = f"the credentials now belong to account {account_id}, but fleets still live in account {known}"
+        account_id = arn = ""
     new = AccountPhase.FAILED if error else AccountPhase.CONNECTED
     columns: dict[str, Any] = {
         "observed_account_id": account_id or account.observed_account_id,
@@ -120,3 +223,11 @@ def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "
             "AccountFailed" if error else "AccountConnected",
             error or f"connected as {arn} in account {account_id}",
         )
+
+
+def account_removed(account: CloudAccount) -> None:
+    """The worker has let go of it; the name becomes free, the row keeps its history under the uid."""
+    with transaction.atomic():
+        name = f"{account.name[:40]}-{account.uid[-8:]}"
+        move(account, TRANSITIONS, AccountPhase.REMOVED, name=name, observed_generation=account.generation, message="")
+        event("account", account.uid, "AccountRemoved", "out of the portal")

@@ -1,6 +1,6 @@
 """States of a connection to a cloud account.
 
-PENDING ──identity read──▶ CONNECTED ◀──▶ FAILED
+PENDING ──identity read──▶ CONNECTED ◀──▶ FAILED          any ──▶ REMOVED
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ class AccountPhase(TextChoices):
     PENDING = "PENDING", _("Checking")
     CONNECTED = "CONNECTED", _("Connected")
     FAILED = "FAILED", _("Failed")
+    REMOVED = "REMOVED", _("Removed")
 
 
 P = AccountPhase
 TRANSITIONS: dict[str, frozenset[str]] = {
-    P.PENDING: frozenset({P.CONNECTED, P.FAILED}),
-    P.CONNECTED: frozenset({P.FAILED, P.PENDING}),
-    P.FAILED: frozenset({P.CONNECTED, P.PENDING}),
+    P.PENDING: frozenset({P.CONNECTED, P.FAILED, P.REMOVED}),
+    P.CONNECTED: frozenset({P.FAILED, P.PENDING, P.REMOVED}),
+    P.FAILED: frozenset({P.CONNECTED, P.PENDING, P.REMOVED}),
+    P.REMOVED: frozenset(),
 }
-COLOURS: dict[str, str] = {P.PENDING: "busy", P.CONNECTED: "good", P.FAILED: "bad"}
+COLOURS: dict[str, str] = {P.PENDING: "busy", P.CONNECTED: "good", P.FAILED: "bad", P.REMOVED: "off"}

@@ -1,4 +1,4 @@
-"""Pages of cloud accounts: list, connecting one, and one account with its pause switch and its sweep."""
+"""Pages of cloud accounts: list, connecting, correcting and removing one, its pause switch and its sweep."""
 
 from __future__ import annotations
 
@@ -17,12 +17,26 @@ from apps.audit.timeline import Words, lines_of
 from apps.connections.forms import AccountForm
 from apps.connections.models import CloudAccount
 from apps.connections.permissions import can_manage_account
-from apps.connections.selectors import account_for, account_sentence, accounts_visible_to
-from apps.connections.services import account_connect, account_pause
+from apps.connections.selectors import (
+    account_for,
+    account_holders,
+    account_sentence,
+    accounts_removed,
+    accounts_visible_to,
+    live_fleets,
+)
+from apps.connections.services import (
+    EDITABLE,
+    AccountInUse,
+    account_connect,
+    account_pause,
+    account_remove,
+    account_update,
+)
 from apps.connections.states import AccountPhase
-from apps.core.errors import Refusal
+from apps.core.errors import InvalidInput, Refusal
 from apps.core.filters import ChoicesFilter, TextFilter
-from apps.core.forms import is_htmx, posted_version
+from apps.core.forms import is_htmx, posted_version, typed_name
 from apps.core.lists import listing
 from apps.core.pages import Page, once
 
@@ -37,8 +51,22 @@ WORDS: Words = {
         _("Sweep: removed %(kind)s %(id)s, which belonged to no fleet")
         % {"kind": e.data.get("kind", "–"), "id": e.data.get("provider_id", "–")},
     ),
+    "AccountChanged": lambda e: (
+        "wait",
+        _("Changed: %(fields)s") % {"fields": ", ".join(field_label(name) for name in e.data.get("fields", []))},
+    ),
+    "AccountRemoveRequested": lambda e: (
+        "wait",
+        _("Removal asked for by %(who)s") % {"who": e.text.removeprefix("removal asked for by ")},
+    ),
+    "AccountRemoved": lambda e: ("off", _("Out of the portal")),
     "SweepStopped": lambda e: ("bad", _("Sweep stopped, a person must look: %(what)s") % {"what": e.text}),
 }
+
+
+def field_label(name: str) -> str:
+    """What the form calls a column."""
+    return str(AccountForm.base_fields[name].label) if name in AccountForm.base_fields else name
 
 
 class AccountFilter(FilterSet):  # type: ignore[misc]
@@ -59,9 +87,10 @@ class AccountList(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """The page, or with htmx its rows. Raises BadQuery."""
+        shows_removed = request.GET.get("phase") == AccountPhase.REMOVED
         found = listing(
             request,
-            accounts_visible_to(self.actor),
+            accounts_removed(self.actor) if shows_removed else accounts_visible_to(self.actor),
             AccountFilter,
             sorts={
                 "name": "name",
@@ -78,7 +107,7 @@ class AccountList(Page):
             "list": found,
             "phases": AccountPhase.choices,
             "may_manage": can_manage_account(self.actor),
-            "is_settling": any(a.phase == AccountPhase.PENDING for a in found.rows),
+            "is_settling": not shows_removed and not all(a.is_settled for a in found.rows),
         }
         template = "connections/connections.html"
         return render(request, f"{template}#rows" if is_htmx(request) else template, context)
@@ -118,15 +147,68 @@ class AccountPage(Page):
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """The page, or with htmx its live part."""
         account = account_for(actor=self.actor, may="connections.view", uid=uid)
+        is_leaving = account.delete_requested_at is not None
+        is_removed = account.phase == AccountPhase.REMOVED
         context: dict[str, Any] = {
             "account": account,
             "sentence": account_sentence(account),
             "lines": lines_of(events_of([account.uid], 100), WORDS),
-            "is_settling": account.phase == AccountPhase.PENDING or account.observed_at is None,
-            "may_manage": can_manage_account(self.actor),
+            "is_settling": not is_removed and (account.observed_at is None or is_leaving or not account.is_settled),
+            "is_removed": is_removed,
+            "may_manage": can_manage_account(self.actor) and not is_leaving,
+            "holders": account_holders(account),
         }
         template = "connections/connection.html"
         return render(request, f"{template}#live" if is_htmx(request) else template, context)
+
+
+class AccountEdit(Page):
+    """Correct how an account is reached."""
+
+    right = "connections.manage"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The form as the account is now."""
+        account = account_for(actor=self.actor, may="connections.manage", uid=uid)
+        initial = {name: getattr(account, name) for name in EDITABLE}
+        form = AccountForm(initial=initial | {"key": uuid.uuid4().hex})
+        return self._page(request, account, form, account.version)
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Change it; a refusal shows at its fields, the version guards against someone else's change."""
+        account = account_for(actor=self.actor, may="connections.manage", uid=uid)
+        version = posted_version(request)
+        form = AccountForm(request.POST)
+        if form.is_valid():
+            try:
+                account_update(actor=self.actor, account=account, expected_version=version, **form.values())
+            except (InvalidInput, AccountInUse) as refusal:
+                form.show(refusal)
+            else:
+                self.say(_("%(name)s was changed; the worker checks it again.") % {"name": account.name})
+                return HttpResponseRedirect(reverse("connection", args=[account.uid]))
+        account.refresh_from_db()
+        return self._page(request, account, form, version, status=422)
+
+    def _page(
+        self, request: HttpRequest, account: CloudAccount, form: AccountForm, version: int, status: int = 200
+    ) -> HttpResponse:
+        context = {"form": form, "account": account, "version": version, "fleets": live_fleets(account)}
+        return render(request, "connections/connection_new.html", context, status=status)
+
+
+class AccountRemove(Page):
+    """Take an account out of the portal."""
+
+    right = "connections.manage"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it; the name must have been typed."""
+        account = account_for(actor=self.actor, may="connections.manage", uid=uid)
+        typed_name(request, account.name)
+        account_remove(actor=self.actor, account=account, expected_version=posted_version(request))
+        self.say(_("%(name)s is being removed from the portal.") % {"name": account.name})
+        return HttpResponseRedirect(reverse("connections"))
 
 
 class AccountPause(Page):

@@ -14,6 +14,7 @@ from apps.clusters.services import CLUSTER_INTENT, FLEET_INTENT, clusters_connec
 from apps.clusters.states import FLEET_WORKING, ClusterPhase, FleetPhase
 from apps.connections.models import CloudAccount
 from apps.connections.services import INTENT as ACCOUNT_INTENT
+from apps.connections.states import AccountPhase
 from apps.core import clock
 from apps.core.models import Heartbeat, IdempotencyRecord
 from apps.health.models import Finding
@@ -60,7 +61,7 @@ def _wake_forgotten() -> None:
     for kind, rows in (
         (CLUSTER_INTENT, Cluster.objects.filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING])),
         (FLEET_INTENT, Fleet.objects.filter(phase__in=FLEET_WORKING | {FleetPhase.READY, FleetPhase.DEGRADED})),
-        (ACCOUNT_INTENT, CloudAccount.objects.all()),
+        (ACCOUNT_INTENT, CloudAccount.objects.exclude(phase=AccountPhase.REMOVED)),
         (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),
     ):

@@ -1,9 +1,10 @@
-"""Cloud accounts: read who we are, and start the sweep for orphans."""
+"""Cloud accounts: read who we are, and start the sweep for orphans; take an account out again."""
 
 from __future__ import annotations
 
 from apps.connections.selectors import account_by_uid
-from apps.connections.services import account_observe
+from apps.connections.services import account_observe, account_removed
+from apps.connections.states import AccountPhase
 from apps.intents.services import intent_ask
 from worker import doors
 from worker.engine import DONE, Outcome, again
@@ -16,7 +17,10 @@ RETRY_S = 30.0
 def check(uid: str) -> Outcome:
     """One identity call; connected accounts are checked again every five minutes, failed ones every 30 s."""
     account = account_by_uid(uid)
-    if account is None:
+    if account is None or account.phase == AccountPhase.REMOVED:
+        return DONE
+    if account.delete_requested_at is not None:
+        account_removed(account)
         return DONE
     try:
         who = doors.compute_for(account).identity()

@@ -17,6 +17,7 @@ from apps.clusters import observations
 from apps.clusters.models import Fleet
 from apps.clusters.selectors import fleet_by_uid, live_nodes
 from apps.clusters.states import FleetPhase, NodePhase
+from apps.connections.states import AccountPhase
 from apps.core import clock, ids
 from worker import doors
 from worker.engine import DONE, Outcome, again
@@ -52,6 +53,10 @@ def reconcile(uid: str) -> Outcome:
     if account.is_paused:
         observations.fleet_say(fleet, f"account {account.name} is paused; nothing is changed until it is resumed")
         return again(30)
+    if not account.is_settled or account.phase == AccountPhase.FAILED:
+        # Whoever answers may be another account, in which none of our machines are: believe nothing until it is known.
+        observations.fleet_say(fleet, f"account {account.name} is being checked, or failed its check; waiting for it")
+        return again(10)
     compute = doors.compute_for(account)
     if fleet.delete_requested_at is not None:
         return _delete(fleet, compute)
