@@ -2,6 +2,7 @@
 """Run a job's command unchanged while reporting its output, progress, checkpoints and end to the portal.
 
     python3 -I quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
+    python3 -I quarterdeck_runner.py --role node          only say that this node lives, until SIGTERM
     python3 -I quarterdeck_runner.py --drain SPOOL_DIR
 
 -I because a job's PYTHONPATH may hold a module named like one of the standard library. One file, Python 3.8 or later,
@@ -1568,7 +1569,19 @@ def drain(folder: str) -> int:
     return 1 if left else 0
 
 
+#: What a beacon runs: it stays through every signal a job may use for its own ends, and goes with its runner.
+STAY = """
+import os, signal, time
+parent = os.getppid()
+for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while os.getppid() == parent:
+    time.sleep(1)
+"""
+
 USAGE = """usage: quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
+       quarterdeck_runner.py --role node
        quarterdeck_runner.py --drain SPOOL_DIR
 """
 
@@ -1580,6 +1593,12 @@ def main(arguments: list[str]) -> int:
     role = "batch"
     if arguments[:1] == ["--role"] and arguments[1:2] in (["batch"], ["node"]):
         role, arguments = arguments[1], arguments[2:]
+        if role == "node" and not arguments:
+            if not os.environ.get("QD_INGEST_URL"):
+                return 0
+            # The job is over when a beacon ends: a portal that does not answer must not hold the node.
+            os.environ["QD_FLUSH_S"] = "1"
+            arguments = ["--", sys.executable, "-I", "-c", STAY]
     if arguments[:1] != ["--"] or len(arguments) < 2:
         sys.stderr.write(USAGE)
         return 2

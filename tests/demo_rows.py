@@ -130,6 +130,10 @@ class _Seed(Site):
         node = (attempt.nodes or ["batch"])[0]
         runner = f"{attempt.uid}-0"
         RunnerStream.objects.create(attempt=attempt, runner_id=runner, node=node, heartbeat_at=self.now)
+        for index, other in enumerate((attempt.nodes or [])[1:], start=1):
+            RunnerStream.objects.create(
+                attempt=attempt, runner_id=f"{attempt.uid}-{index}", role="node", node=other, heartbeat_at=self.now
+            )
         lines = [
             f"\x1b[32m[rank0]\x1b[0m world size {attempt.job.gpus}, {attempt.job.nodes} nodes, NCCL 2.21.5",
             f"[rank0] resuming from {attempt.resume_from}" if attempt.resume_from else "[rank0] starting from scratch",

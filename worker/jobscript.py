@@ -14,6 +14,25 @@ from worker.providers import values as v
 
 RUNNER = "runner/quarterdeck_runner.py"
 
+#: One runner on each further node, beside the job's own steps: it takes none of their CPUs, memory or GPUs, says
+#: nothing into the job's output, and goes with the job. Slurm's variables for the job's steps are not meant for it.
+BEACONS = """\
+if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] 2>/dev/null && command -v srun >/dev/null 2>&1; then
+  (
+    for name in $(compgen -e); do
+      case "$name" in
+        SLURM_NTASKS* | SLURM_NPROCS | SLURM_NNODES | SLURM_TASKS_PER_NODE | SLURM_CPUS_PER_*) unset "$name" ;;
+        SLURM_MEM_* | SLURM_GPUS* | SLURM_GRES* | SLURM_TRES_PER_* | SLURM_DISTRIBUTION) unset "$name" ;;
+        SLURM_EXACT | SLURM_EXCLUSIVE | SRUN_*) unset "$name" ;;
+      esac
+    done
+    exec srun --job-name=quarterdeck --overlap --relative=1 --nodes="$((SLURM_JOB_NUM_NODES - 1))" \
+      --ntasks="$((SLURM_JOB_NUM_NODES - 1))" --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --gres=none \
+      --cpu-bind=none --mpi=none --kill-on-bad-exit=0 --input=none \
+      python3 -I "$QD_RUNNER" --role node
+  ) </dev/null >"$qd_dir/nodes.log" 2>&1 &
+fi"""
+
 
 @lru_cache(maxsize=1)
 def _runner_source() -> bytes:
@@ -55,6 +74,7 @@ base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
 chmod 700 "$qd_dir/script"
 export QD_RUNNER="$qd_dir/quarterdeck_runner.py" QD_SPOOL_DIR="$qd_dir/spool"
 if command -v python3 >/dev/null 2>&1; then
+{BEACONS if job.nodes > 1 else ":"}
   exec python3 -I "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
 fi
 echo "quarterdeck: no python3 on this node; running without live reports" >&2

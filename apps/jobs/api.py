@@ -21,7 +21,7 @@ from apps.core.pages import PUBLIC
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
 from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
-from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint
+from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
 from apps.jobs.selectors import (
     attempts_of,
     job_events,
@@ -36,9 +36,19 @@ from apps.jobs.sentences import job_sentence
 from apps.jobs.services import JobSpec, Preview, job_preview, job_stop, job_submit
 from apps.jobs.states import JobPhase
 from apps.teams.selectors import team_for
+class RunnerSerializer(serializers.ModelSerializer[RunnerStream]):
+    """One runner: ``batch`` wraps the script, ``node`` says of a further node that it lives."""
+
+    class Meta:
+        model = RunnerStream
+        fields = ["node", "role", "heartbeat_at"]
+
+
 
 
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    runners = RunnerSerializer(source="streams", many=True, read_only=True)
+
     """One submission of a job."""
 
     class Meta:
@@ -63,6 +73,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
             "stop_reason",
             "stop_node",
             "reason",
+            "runners",
             "message",
             "heartbeat_at",
             "created_at",

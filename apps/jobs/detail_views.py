@@ -21,7 +21,7 @@ from apps.health.states import FATAL
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job, LogChunk, RunnerStream
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, log_page, nodes_of, progress_of
+from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, log_page, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
 
@@ -37,22 +37,23 @@ def page_address(name: str, uid: str) -> str:
 
 
 def node_marks(job: Job, attempt: Attempt | None) -> list[dict[str, Any]]:
-    """The nodes an attempt runs or ran on, each with the colour of its health and the words behind it."""
+    """The nodes an attempt runs or ran on: the colour of each one's health, the words behind it, when it was heard."""
     rows = nodes_of(job, attempt)
     findings = live_findings([row.pk for row in rows])
-    marks = []
+    heard = nodes_heard(attempt)
+    marks: list[dict[str, Any]] = []
     for row in rows:
         found = findings.get(row.pk, [])
         is_fatal = any(f.severity in FATAL for f in found)
         colour = "bad" if is_fatal else "warn" if found else ""
-        marks.append({"node": row, "colour": colour, "titles": ", ".join(f.title for f in found)})
+        marks.append({"node": row, "name": row.name, "colour": colour, "titles": ", ".join(f.title for f in found)})
     known = {row.name for row in rows}
     marks += [
         {"name": name, "colour": "off", "titles": ""}
         for name in (attempt.nodes if attempt else [])
         if name not in known
     ]
-    return marks
+    return [{**mark, "heard_at": heard.get(mark["name"])} for mark in marks]
 
 
 class _JobPage(Page):

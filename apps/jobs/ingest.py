@@ -162,7 +162,9 @@ def _take(attempt: Attempt, stream: RunnerStream, raw: Mapping[str, Any], now: d
 
 def _beat(attempt: Attempt, stream: RunnerStream, now: datetime) -> None:
     stream.heartbeat_at = now
-    Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
+    if stream.role == "batch":
+        # A node that lives says nothing of whether the script does.
+        Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
 
 
 def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: datetime) -> None:

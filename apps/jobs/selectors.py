@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from django.db.models import QuerySet
@@ -50,7 +51,7 @@ def current_attempt(job: Job) -> Attempt | None:
 
 def attempts_of(job: Job) -> list[Attempt]:
     """All attempts, oldest first."""
-    return list(Attempt.objects.filter(job=job).order_by("number"))
+    return list(Attempt.objects.filter(job=job).order_by("number").prefetch_related("streams"))
 
 
 def attempt_by_uid(uid: str) -> Attempt | None:
@@ -171,6 +172,17 @@ def queue_position(job: Job) -> int:
             phase__in=[JobPhase.PENDING, JobPhase.QUEUED, JobPhase.RECOVERING],
             created_at__lt=job.created_at,
         ).count()
+def nodes_heard(attempt: Attempt | None) -> dict[str, datetime]:
+    """When a runner on each node of an attempt was last heard; nodes without one are left out."""
+    if attempt is None:
+        return {}
+    found: dict[str, datetime] = {}
+    for stream in attempt.streams.all():
+        if stream.heartbeat_at is not None:
+            found[stream.node] = max(stream.heartbeat_at, found.get(stream.node, stream.heartbeat_at))
+    return found
+
+
         + 1
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.beacon_contract import BeaconContract
 from tests.contract.scheduler_contract import SchedulerContract
 from tests.labs import RealSlurm, real_slurm_lab, why_no_real_slurm
 from worker.providers.slurm import SlurmScheduler
@@ -41,4 +42,12 @@ class TestRealSlurm(SchedulerContract):
     def site(cls) -> Iterator[RealSite]:
         # The queue forgets on a sweep every minute; the shortest age makes it forget at the next one.
         with real_slurm_lab(min_job_age_s=2) as lab:
+            yield RealSite(lab)
+
+
+class TestRealBeacons(BeaconContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def site(cls) -> Iterator[RealSite]:
+        with real_slurm_lab(nodes=2) as lab:
             yield RealSite(lab)

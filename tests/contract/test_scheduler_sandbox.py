@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sandbox.slurm import Settings
+from tests.contract.beacon_contract import BeaconContract
 from tests.contract.scheduler_contract import SchedulerContract
 from tests.labs import SandboxSlurm, sandbox_slurm
 from worker.providers.slurm import SlurmScheduler
@@ -53,3 +54,10 @@ class TestSandboxNew(SchedulerContract):
     @classmethod
     def site(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxSite]:
         yield from _site(tmp_path_factory.mktemp("v42"), "v0.0.42")
+
+
+class TestSandboxBeacons(BeaconContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def site(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxSite]:
+        yield from _site(tmp_path_factory.mktemp("beacons"), "v0.0.42")

@@ -124,6 +124,10 @@ def test_the_story_on_real_slurm(running: tuple[Portal, Path]) -> None:
     path = f"jobs/{job['uid']}"
     researcher.wait(path, lambda j: j["phase"] == "RUNNING" and (j["step"] or 0) > 25)
     researcher.wait(f"{path}/checkpoints", lambda c: any(r["state"] == "COMPLETE" for r in c["results"]))
+    first = researcher.wait(path, lambda j: len(j["attempts"][0]["runners"]) == 2)["attempts"][0]
+    assert {(r["role"], r["node"]) for r in first["runners"]} == set(
+        zip(("batch", "node"), first["nodes"], strict=True)
+    )
     before = researcher("GET", f"{path}/progress")["results"]
     node = researcher("GET", path)["attempts"][0]["nodes"][1]
     stack.manage("sandbox", "fault", "xid", "--node", node, "--code", "79", "--control-url", stack.control_url)

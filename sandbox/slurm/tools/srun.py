@@ -20,6 +20,8 @@ _WITH_VALUE = {
     "--nodes": "nodes",
     "-w": "nodelist",
     "--nodelist": "nodelist",
+    "-r": "relative",
+    "--relative": "relative",
     "--export": "export",
     "-K": "kill",
     "--kill-on-bad-exit": "kill",
@@ -54,8 +56,6 @@ _IGNORED_WITH_VALUE = {
     "--input",
     "-m",
     "--distribution",
-    "-r",
-    "--relative",
     "-C",
     "--constraint",
     "-x",
@@ -115,6 +115,7 @@ class Options:
     per_node: int = 0
     nodes: int = 0
     nodelist: list[str] = field(default_factory=list)
+    relative: int = 0
     export: str = "ALL"
     kill: bool = False
     label: bool = False
@@ -203,6 +204,10 @@ def _set(options: Options, what: str, name: str, value: str) -> None:
         setattr(options, what, _number(name, value))
     elif what == "nodelist":
         options.nodelist = expand(value)
+    elif what == "relative":
+        if not value.isdigit():
+            raise UsageError(f"error: {name} takes a whole number, not {value!r}")
+        options.relative = int(value)
     elif what == "kill":
         options.kill = value in ("", "1")
     elif what == "export":
@@ -219,10 +224,12 @@ def layout(options: Options, environment: dict[str, str]) -> list[list[int]]:
     foreign = [name for name in options.nodelist if name not in job_nodes]
     if foreign:
         raise UsageError(f"error: Unable to create step: node {foreign[0]} is not in the job's allocation")
-    chosen = options.nodelist or job_nodes
+    chosen = options.nodelist or job_nodes[options.relative :]
+    if not chosen:
+        raise UsageError(f"error: --relative={options.relative} is beyond the job's {len(job_nodes)} nodes")
     if options.nodes:
-        if options.nodes > len(job_nodes):
-            raise UsageError(f"error: Only allocated {len(job_nodes)} nodes asked for {options.nodes}")
+        if options.nodes > len(chosen):
+            raise UsageError(f"error: Only allocated {len(chosen)} nodes asked for {options.nodes}")
         chosen = chosen[: options.nodes]
     per_node = options.per_node
     if not per_node and not options.ntasks:
