@@ -36,6 +36,8 @@ from apps.jobs.sentences import job_sentence
 from apps.jobs.services import JobSpec, Preview, job_preview, job_stop, job_submit
 from apps.jobs.states import JobPhase
 from apps.teams.selectors import team_for
+
+
 class RunnerSerializer(serializers.ModelSerializer[RunnerStream]):
     """One runner: ``batch`` wraps the script, ``node`` says of a further node that it lives."""
 
@@ -44,12 +46,10 @@ class RunnerSerializer(serializers.ModelSerializer[RunnerStream]):
         fields = ["node", "role", "heartbeat_at"]
 
 
-
-
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
-    runners = RunnerSerializer(source="streams", many=True, read_only=True)
-
     """One submission of a job."""
+
+    runners = RunnerSerializer(source="streams", many=True, read_only=True)
 
     class Meta:
         model = Attempt
@@ -73,9 +73,9 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
             "stop_reason",
             "stop_node",
             "reason",
-            "runners",
             "message",
             "heartbeat_at",
+            "runners",
             "created_at",
         ]
 

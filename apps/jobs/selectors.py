@@ -93,6 +93,17 @@ def nodes_of(job: Job, attempt: Attempt | None) -> list[Node]:
     return list(newest.values())
 
 
+def nodes_heard(attempt: Attempt | None) -> dict[str, datetime]:
+    """When a runner on each node of an attempt was last heard; nodes without one are left out."""
+    if attempt is None:
+        return {}
+    found: dict[str, datetime] = {}
+    for stream in attempt.streams.all():
+        if stream.heartbeat_at is not None:
+            found[stream.node] = max(stream.heartbeat_at, found.get(stream.node, stream.heartbeat_at))
+    return found
+
+
 def templates_visible_to(actor: Actor) -> QuerySet[JobTemplate]:
     """Templates one may submit with."""
     if not actor.holds("templates.view"):
@@ -172,17 +183,6 @@ def queue_position(job: Job) -> int:
             phase__in=[JobPhase.PENDING, JobPhase.QUEUED, JobPhase.RECOVERING],
             created_at__lt=job.created_at,
         ).count()
-def nodes_heard(attempt: Attempt | None) -> dict[str, datetime]:
-    """When a runner on each node of an attempt was last heard; nodes without one are left out."""
-    if attempt is None:
-        return {}
-    found: dict[str, datetime] = {}
-    for stream in attempt.streams.all():
-        if stream.heartbeat_at is not None:
-            found[stream.node] = max(stream.heartbeat_at, found.get(stream.node, stream.heartbeat_at))
-    return found
-
-
         + 1
     )
 
