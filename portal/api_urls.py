@@ -13,6 +13,7 @@ from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
 from apps.jobs import api as jobs
+from apps.jobs import stop_api
 from apps.quotas import api as quotas
 from apps.teams import api as teams
 
@@ -37,9 +38,10 @@ urlpatterns = [
     path("nodes/<str:uid>/resume", clusters.NodeResume.as_view(), name="node-resume"),
     path("jobs", jobs.Jobs.as_view(), name="jobs"),
     path("jobs/preview", jobs.JobPreview.as_view(), name="job-preview"),
+    path("jobs/stop", stop_api.JobsStop.as_view(), name="jobs-stop"),
     path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
-    path("jobs/<str:uid>/cancel", jobs.JobStop.as_view(kind="cancel"), name="job-cancel"),
-    path("jobs/<str:uid>/requeue", jobs.JobStop.as_view(kind="requeue"), name="job-requeue"),
+    path("jobs/<str:uid>/cancel", stop_api.JobStop.as_view(kind="cancel"), name="job-cancel"),
+    path("jobs/<str:uid>/requeue", stop_api.JobStop.as_view(kind="requeue"), name="job-requeue"),
     path("jobs/<str:uid>/logs", jobs.JobLogs.as_view(), name="job-logs"),
     path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
     path("jobs/<str:uid>/attempts", jobs.JobAttempts.as_view(), name="job-attempts"),

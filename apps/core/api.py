@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, models, transaction
 from django.http import Http404, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
 from django_filters import FilterSet
 from rest_framework import exceptions, serializers, status
 from rest_framework.generics import GenericAPIView
@@ -22,6 +23,7 @@ from rest_framework.response import Response
 
 from apps.core import errors, pagination
 from apps.core.actors import actor_of
+from apps.core.filters import UNKNOWN_CHOICE
 from apps.core.models import IdempotencyRecord, Recorded
 
 log = structlog.get_logger(__name__)
@@ -72,6 +74,18 @@ def _flatten(detail: Any, pointer: str = "") -> list[errors.FieldProblem]:
     return [errors.FieldProblem(pointer, getattr(detail, "code", "invalid"), str(detail))]
 
 
+#: DRF's errors that speak of "this value" without saying which.
+_NAMELESS = frozenset({"min_value", "max_value", "min_length", "max_length"})
+
+
+def _named(found: errors.FieldProblem) -> errors.FieldProblem:
+    """The problem with the field's name before words that do not name it."""
+    name = found.pointer.rpartition("/")[2]
+    if found.code not in _NAMELESS or not name:
+        return found
+    return errors.FieldProblem(found.pointer, found.code, f"{name}: {found.detail}")
+
+
 def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponseBase | None:
     """DRF's exception handler: everything expected becomes problem+json, the rest stays a logged 500."""
     request = context["request"]
@@ -89,7 +103,7 @@ def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponseBa
     elif isinstance(error, exceptions.ValidationError):
         fields = _flatten(error.detail)
         detail = "; ".join(f"{p.pointer or '/'}: {p.detail}" for p in fields[:5])
-        response = problem(request, 422, "InvalidInput", detail, problems=tuple(fields))
+        response = problem(request, 422, "InvalidInput", detail, problems=tuple(_named(p) for p in fields))
     elif isinstance(error, exceptions.APIException):
         code = {
             401: "NotAuthenticated",
@@ -203,7 +217,7 @@ class ListEndpoint(Endpoint):
         rows = self.get_rows()
         filters: dict[str, Any] = {}
         if self.filterset_class is not None:
-            rows, filters = filtered(self.filterset_class, request.query_params, rows)
+            rows, filters = filtered(self.filterset_class, request.query_params, rows, request=request)
         return self.page(request, rows, filters)
 
     def page(self, request: Request, rows: models.QuerySet[Any], filters: Mapping[str, Any]) -> Response:
@@ -240,15 +254,40 @@ class ListEndpoint(Endpoint):
 
 
 def filtered(
-    filter_class: type[FilterSet], parameters: Any, rows: models.QuerySet[Any]
+    filter_class: type[FilterSet],
+    parameters: Any,
+    rows: models.QuerySet[Any],
+    *,
+    request: Any = None,
+    labels: Mapping[str, Any] | None = None,
 ) -> tuple[models.QuerySet[Any], dict[str, Any]]:
-    """Apply a FilterSet strictly: a value it cannot take is a BadQuery that names parameter and value."""
-    given = filter_class(parameters, queryset=rows)
+    """Apply a FilterSet strictly: a value it cannot take is a BadQuery that names parameter and value.
+
+    With ``labels``, the page's words for its filters, the refusal speaks in the page's words
+    instead of the API's.
+    """
+    given = filter_class(parameters, queryset=rows, request=request)
     if not given.is_valid():
-        parts = [f"{name}: {' '.join(str(m) for m in found)}" for name, found in given.errors.items()]
+        found = given.form.errors.as_data()
+        parts = [
+            f"{name if labels is None else labels.get(name, name)}: "
+            + " ".join(_words(error, given.form.fields[name], labels is not None) for error in problems)
+            for name, problems in found.items()
+        ]
         raise errors.BadQuery("; ".join(parts))
     used = {name: parameters.getlist(name) for name in given.filters if parameters.get(name)}
     return given.qs, used
+
+
+def _words(error: Any, field: Any, for_page: bool) -> str:
+    """One filter's error as text; choices by their words on a page."""
+    if for_page and error.code == UNKNOWN_CHOICE:
+        known = ", ".join(str(word) for word in field.words.values())
+        return _("%(value)s is not known here; choose from: %(known)s") % {
+            "value": error.params["value"],
+            "known": known,
+        }
+    return " ".join(error.messages)
 
 
 def etag(obj: Recorded) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django import forms
 from django.http import HttpRequest
@@ -10,8 +10,26 @@ from django.utils.translation import gettext as _
 
 from apps.core.errors import InvalidInput, Refusal, field_refusal
 
+#: Django's errors that speak of "this value" without saying which.
+_NAMELESS = frozenset({"min_value", "max_value", "min_length", "max_length"})
 
-class PortalForm(forms.Form):
+
+class NamingForm(forms.Form):
+    """A form whose errors name their field, so that they can be read away from it."""
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Put the field's label before Django's words that do not name it."""
+        if field in self.fields and isinstance(error, forms.ValidationError):
+            label = self.fields[str(field)].label or str(field)
+            # Only an error of one message has a code; a list of them is looked at one by one.
+            error = [
+                forms.ValidationError(f"{label}: {one.messages[0]}", code=one.code) if one.code in _NAMELESS else one
+                for one in (error.error_list if hasattr(error, "error_list") else [])
+            ] or error
+        super().add_error(field, error)
+
+
+class PortalForm(NamingForm):
     """A form whose problems may come from a service. ``field_of`` maps a pointer to a field of another name."""
 
     field_of: ClassVar[dict[str, str]] = {}

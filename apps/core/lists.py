@@ -60,7 +60,11 @@ class Listing(Generic[M]):
 
 
 def filtered_rows(
-    request: HttpRequest, rows: QuerySet[M], filter_class: type[FilterSet], known: Iterable[str] = ()
+    request: HttpRequest,
+    rows: QuerySet[M],
+    filter_class: type[FilterSet],
+    known: Iterable[str] = (),
+    labels: Mapping[str, Any] | None = None,
 ) -> tuple[QuerySet[M], dict[str, list[str]]]:
     """Apply a FilterSet to the address strictly. Raises BadQuery naming an unknown parameter or value."""
     names = {*filter_class.base_filters, *known}
@@ -70,7 +74,7 @@ def filtered_rows(
             _("unknown query parameter %(unknown)s; known here: %(known)s")
             % {"unknown": ", ".join(unknown), "known": ", ".join(sorted(names))}
         )
-    return filtered(filter_class, request.GET, rows)
+    return filtered(filter_class, request.GET, rows, request=request, labels=labels or {})
 
 
 def listing(
@@ -90,7 +94,7 @@ def listing(
     names the filters for chips, ``words`` turns a filter's values into words, ``known`` lists
     further parameters the page reads itself. Raises BadQuery.
     """
-    matching, values = filtered_rows(request, rows, filter_class, ("sort", "cursor", *known))
+    matching, values = filtered_rows(request, rows, filter_class, ("sort", "cursor", *known), labels)
     sort = request.GET.get("sort") or next(iter(sorts))
     if sort not in sorts:
         raise BadQuery(_("sort: %(sort)s is not one of %(known)s") % {"sort": sort, "known": ", ".join(sorts)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import CharFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,10 +15,10 @@ from apps.clusters.selectors import cluster_for
 from apps.core import clock
 from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
 from apps.core.errors import BadQuery, NotFound
-from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.pages import PUBLIC
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
+from apps.jobs.filters import JobFilter
 from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
 from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
 from apps.jobs.selectors import (
@@ -33,8 +32,7 @@ from apps.jobs.selectors import (
     templates_visible_to,
 )
 from apps.jobs.sentences import job_sentence
-from apps.jobs.services import JobSpec, Preview, job_preview, job_stop, job_submit
-from apps.jobs.states import JobPhase
+from apps.jobs.services import JobSpec, Preview, job_preview, job_submit
 from apps.teams.selectors import team_for
 
 
@@ -239,24 +237,6 @@ class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
         fields = ["uid", "name", "title", "description", "parameters", "script"]
 
 
-class EmptySerializer(serializers.Serializer[Any]):
-    """Nothing to say."""
-
-
-class JobFilter(FilterSet):  # type: ignore[misc]
-    """By phase, team, owner, cluster, text."""
-
-    phase = ChoicesFilter("phase", values=[c.value for c in JobPhase])
-    team = CharFilter(field_name="team__slug")
-    cluster = CharFilter(field_name="cluster__name")
-    owner = TextFilter("owner_name")
-    q = TextFilter("name", "uid", "owner_name")
-
-    class Meta:
-        model = Job
-        fields: list[str] = []
-
-
 def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
     """(team, cluster, spec) of a submit body. Raises NotFound for a team, cluster or template one may not use."""
     team = team_for(actor=actor, may="jobs.submit", slug=body.pop("team"))
@@ -341,25 +321,6 @@ class JobDetail(Endpoint):
         """Read."""
         job = job_for(actor=self.actor, may="jobs.view", uid=uid)
         return Response(JobDetailSerializer(job).data, headers={"ETag": etag(job)})
-
-
-class JobStop(Endpoint):
-    """Cancel or requeue."""
-
-    rights = {"POST": "jobs.cancel"}
-    serializer_class = EmptySerializer
-    kind = ""
-
-    def post(self, request: Request, uid: str) -> Response:
-        """Ask for it (202)."""
-        job = job_for(actor=self.actor, may="jobs.cancel", uid=uid)
-
-        def effect() -> tuple[int, dict[str, Any], str]:
-            job_stop(actor=self.actor, job=job, kind=self.kind)
-            job.refresh_from_db()
-            return 202, dict(JobDetailSerializer(job).data), f"/api/v1/jobs/{job.uid}"
-
-        return idempotent(request, effect)
 
 
 class _OfJob(Endpoint):

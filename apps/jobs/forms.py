@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
+from apps.core.forms import NamingForm
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.rules import MAX_SCRIPT_BYTES, SbatchReading, check_script, parse_memory, parse_time, read_sbatch
 from apps.jobs.services import JobSpec
@@ -71,7 +72,7 @@ def field_of(pointer: str) -> str:
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
 
 
-class JobForm(forms.Form):
+class JobForm(NamingForm):
     """A new job. The script comes from a template or from the text or file given.
 
     ``teams``, ``clusters`` and ``templates`` are what the person may choose from.

@@ -76,6 +76,13 @@ def parse_time(text: str) -> int:
     if not match:
         raise ValueError(_("%(text)s is not a time: write minutes, H:M:S or D-H:M:S") % {"text": repr(text)})
     days, first, second, third = match.groups()
+    # Only the first part may run over: 90 minutes or 100:00:00 are plain, 1:99:99 is a slip.
+    for part, most in ((second, 59), (third, 59), (first if days is not None else None, 23)):
+        if part is not None and int(part) > most:
+            raise ValueError(
+                _("%(text)s is not a time: %(part)s is above %(most)s")
+                % {"text": repr(text), "part": part, "most": most}
+            )
     a, b, c = int(first), int(second or 0), int(third or 0)
     if days is not None:
         seconds = int(days) * 86_400 + a * 3_600 + b * 60 + c

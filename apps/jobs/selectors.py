@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
+from apps.checkpoints.models import Checkpoint
+from apps.checkpoints.states import CheckpointState
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import NodePhase
-from apps.core.errors import NotFound
+from apps.core import units
+from apps.core.errors import BadQuery, NotFound
 from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
 from apps.jobs.models import Attempt, Job, JobTemplate, LogChunk, ProgressPoint
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, AttemptPhase, JobPhase
+from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobPhase
 from apps.teams.permissions import Actor
 
 
@@ -37,6 +40,82 @@ def job_for(*, actor: Actor, may: str, uid: str) -> Job:
     if job is None or not allowed:
         raise NotFound(_("no job %(uid)s in which you may do this") % {"uid": uid})
     return job
+
+
+#: How many jobs one request may stop, and the ways to stop them.
+MAX_BULK = 500
+STOP_KINDS = ("cancel", "requeue")
+
+
+@dataclass(frozen=True)
+class StopLine:
+    """One of several jobs to stop: what happens to it, or why it is left alone (``problem``, empty when stopped).
+
+    ``usd_open`` is what is still held for it.
+    """
+
+    job: Job
+    outcome: str
+    problem: str
+    usd_open: Decimal
+
+
+def jobs_picked(actor: Actor, uids: Iterable[str]) -> list[Job]:
+    """These jobs in the order given; unknown ones are left out, they are not the actor's. Raises BadQuery."""
+    wanted = list(dict.fromkeys(uids))
+    if len(wanted) > MAX_BULK:
+        raise BadQuery(_("at most %(most)s jobs at once") % {"most": MAX_BULK})
+    found = {job.uid: job for job in jobs_visible_to(actor).filter(uid__in=wanted)}
+    return [found[uid] for uid in wanted if uid in found]
+
+
+def jobs_worth_stopping(matching: QuerySet[Job]) -> list[Job]:
+    """Those of a filter's jobs that have not ended, newest first. Raises BadQuery where they are too many."""
+    found = list(matching.filter(phase__in=JOB_LIVE).order_by("-created_at", "-id")[: MAX_BULK + 1])
+    if len(found) > MAX_BULK:
+        raise BadQuery(_("more than %(most)s jobs match: narrow the filters") % {"most": MAX_BULK})
+    return found
+
+
+def stop_lines(actor: Actor, jobs: Sequence[Job], kind: str) -> list[StopLine]:
+    """What stopping these jobs would do to each, in their order; two queries."""
+    sums = sums_of((job.uid for job in jobs), Unit.USD)
+    complete = Checkpoint.objects.filter(
+        series_id__in=[job.series_id for job in jobs], state=CheckpointState.COMPLETE, step__isnull=False
+    )
+    steps: dict[int, int] = dict(complete.values_list("series_id").annotate(newest=Max("step")))
+    lines = []
+    for job in jobs:
+        problem = _stop_problem(actor, job, kind)
+        usd = sums[job.uid].open_hold if job.uid in sums else Decimal(0)
+        outcome = "" if problem else _stop_outcome(job, kind, steps.get(job.series_id), usd)
+        lines.append(StopLine(job, outcome, problem, usd))
+    return lines
+
+
+def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
+    if job.has_ended:
+        return _("has already ended")
+    if job.stop_kind == "cancel" or (job.stop_kind and kind == "requeue"):
+        return _("is already being stopped")
+    if not can_cancel_job(actor, job):
+        return _("is not yours to stop")
+    return ""
+
+
+def _stop_outcome(job: Job, kind: str, step: int | None, usd: Decimal) -> str:
+    facts = {"step": units.count(step), "usd": units.usd(usd)}
+    if kind == "requeue":
+        if job.phase != JobPhase.RUNNING:
+            return _("is submitted anew")
+        if step is None:
+            return _("starts again from the beginning: it has no complete checkpoint")
+        return _("starts again from step %(step)s") % facts
+    if job.phase != JobPhase.RUNNING:
+        return _("leaves the queue; %(usd)s goes back to the team") % facts
+    if step is None:
+        return _("ends without a complete checkpoint; %(usd)s goes back to the team") % facts
+    return _("ends and keeps step %(step)s; %(usd)s goes back to the team") % facts
 
 
 def job_by_uid(uid: str) -> Job | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +17,7 @@ from apps.checkpoints.models import CheckpointSeries
 from apps.clusters.models import Cluster
 from apps.clusters.states import ClusterPhase, NodePhase
 from apps.core import clock, ids
-from apps.core.errors import FieldProblem, Forbidden, InvalidInput, TransitionConflict
+from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
 from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
@@ -25,7 +25,7 @@ from apps.intents.services import intent_ask
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.rules import check_script, fill_template, hold_for
-from apps.jobs.selectors import usable_nodes
+from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -313,3 +313,17 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
         word = "CancelRequested" if kind == "cancel" else "RequeueRequested"
         event("job", job.uid, word, f"{kind} asked for by {actor.name}", team_id=job.team_id, data={"by": actor.name})
         intent_ask(INTENT, job.uid)
+
+
+def jobs_stop(*, actor: Actor, jobs: Sequence[Job], kind: str) -> list[StopLine]:
+    """Stop several jobs, each in its own transaction; the lines say what became of each, in their order."""
+    results = []
+    for line in stop_lines(actor, jobs, kind):
+        if not line.problem:
+            try:
+                job_stop(actor=actor, job=line.job, kind=kind)
+            except Refusal as refusal:
+                results.append(replace(line, problem=refusal.detail))
+                continue
+        results.append(line)
+    return results

@@ -1,4 +1,4 @@
-"""The list of jobs: filters, order, pages, CSV, live rows, and stopping several at once."""
+"""The list of jobs: filters, order, pages, CSV and live rows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from apps.clusters.selectors import clusters_visible_to
 from apps.core import clock
-from apps.core.errors import BadQuery, Refusal
 from apps.core.lists import csv_answer, filtered_rows, listing
 from apps.core.pages import Page
 from apps.costs.selectors import sums_of
-from apps.jobs.api import JobFilter
+from apps.jobs.filters import JobFilter
 from apps.jobs.models import Job
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.selectors import job_costs, jobs_visible_to
-from apps.jobs.services import job_stop
 from apps.jobs.states import JOB_LIVE, JobPhase
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
@@ -50,8 +46,6 @@ LABELS = {
     "owner": gettext_lazy("Owner"),
     "q": gettext_lazy("Text"),
 }
-MAX_BULK = 100
-KINDS = ("cancel", "requeue")
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class JobRows(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """A fragment: fresh copies of the rows named by ``uid``, and the next poll."""
-        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("uid", "newest"))
+        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("uid", "newest"), LABELS)
         uids = request.GET.getlist("uid")[:500]
         rows = rows_of(self.actor, list(jobs_visible_to(self.actor).filter(uid__in=uids))) if uids else []
         newest = request.GET.get("newest", "")
@@ -151,7 +145,7 @@ class JobCsv(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """Every matching job, newest first."""
-        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("sort", "cursor"))
+        matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("sort", "cursor"), LABELS)
         jobs = list(matching.order_by("-created_at", "-id")[:20_001])
         sums = {}
         for start in range(0, len(jobs), 500):
@@ -196,84 +190,3 @@ def _csv_row(job: Job, sums: Any) -> list[Any]:
         sums.charged if sums else 0,
         sums.released if sums else 0,
     ]
-
-
-@dataclass(frozen=True)
-class StopLine:
-    """One picked job in the preview: whether it would be stopped, and why not."""
-
-    job: Job
-    problem: str
-
-
-def stop_lines(actor: Actor, uids: list[str], kind: str) -> list[StopLine]:
-    """What stopping these jobs would do, in the order given; unknown ones are left out, they are not the actor's."""
-    found = {job.uid: job for job in jobs_visible_to(actor).filter(uid__in=uids)}
-    return [StopLine(found[uid], _stop_problem(actor, found[uid], kind)) for uid in uids if uid in found]
-
-
-def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
-    if job.has_ended:
-        return _("has already ended")
-    if job.stop_kind == "cancel" or (job.stop_kind and kind == "requeue"):
-        return _("is already being stopped")
-    if not can_cancel_job(actor, job):
-        return _("is not yours to stop")
-    return ""
-
-
-def _picked(data: Any) -> tuple[list[str], str]:
-    uids = list(dict.fromkeys(data.getlist("uid")))
-    kind = data.get("kind", "cancel")
-    if kind not in KINDS:
-        raise BadQuery(_("%(name)s: must be one of %(known)s") % {"name": "kind", "known": ", ".join(KINDS)})
-    if len(uids) > MAX_BULK:
-        raise BadQuery(_("at most %(most)s jobs at once") % {"most": MAX_BULK})
-    return uids, kind
-
-
-class BulkStop(Page):
-    """Cancel or start again several jobs: a preview first, then one by one."""
-
-    right = "jobs.cancel"
-
-    def get(self, request: HttpRequest) -> HttpResponse:
-        """The preview that the dialog shows."""
-        uids, kind = _picked(request.GET)
-        lines = stop_lines(self.actor, uids, kind)
-        going = [line.job for line in lines if not line.problem]
-        sums = sums_of(job.uid for job in going)
-        context = {
-            "lines": lines,
-            "going": going,
-            "skipped": [line for line in lines if line.problem],
-            "kind": kind,
-            "gpus": sum(job.gpus for job in going),
-            "usd_open": sum((s.open_hold for s in sums.values()), Decimal(0)),
-        }
-        return render(request, "jobs/jobs.html#stop_preview", context)
-
-    def post(self, request: HttpRequest) -> HttpResponse:
-        """Stop them; what could not be stopped is named."""
-        uids, kind = _picked(request.POST)
-        done, skipped = 0, []
-        for line in stop_lines(self.actor, uids, kind):
-            problem = line.problem
-            if not problem:
-                try:
-                    job_stop(actor=self.actor, job=line.job, kind=kind)
-                    done += 1
-                    continue
-                except Refusal as refusal:
-                    problem = refusal.detail
-            skipped.append(f"{line.job.name} {problem}")
-        if done:
-            text = (
-                ngettext("%(count)s job is being cancelled.", "%(count)s jobs are being cancelled.", done)
-                if kind == "cancel"
-                else ngettext("%(count)s job starts again.", "%(count)s jobs start again.", done)
-            )
-            self.say(text % {"count": done})
-        if skipped:
-            messages.warning(request, _("Left alone: %(what)s") % {"what": "; ".join(skipped)})
-        return HttpResponseRedirect(reverse("jobs"))

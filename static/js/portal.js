@@ -103,6 +103,10 @@
     if (!target) { return; }
     var hit;
     if ((hit = target.closest("[data-dialog]"))) { openDialog(hit.dataset.dialog); return; }
+    if (target.closest("[data-unpick]")) {
+      all("input[data-pick], .basket input[name=all]").forEach(function (box) { box.checked = false; });
+      countPicked();
+    }
     if ((hit = target.closest("[data-close]"))) { var open = hit.closest("dialog"); if (open) { open.close(); } return; }
     if ((hit = target.closest("[data-copy]"))) { copy(hit); return; }
     if ((hit = target.closest("[data-theme-set]"))) { window.qdTheme.choose(hit.dataset.themeSet); markTheme(); return; }

@@ -188,6 +188,8 @@ def ticked_rows_survive_polls_and_are_cancelled(window: Any, origin: str, rows: 
     page.locator("#ask-bulk").get_by_role("button", name="Cancel 1 job").click()
     page.wait_for_selector("text=1 job is being cancelled.")
     assert Job.objects.get(uid=uid).stop_kind == "cancel"
+    page.get_by_role("button", name="Done").click()
+    assert not page.is_checked(f"input[value={uid}]")
     page.get_by_role("button", name="Menu", exact=True).click()
     page.get_by_role("link", name="Home", exact=True).click()
     page.wait_for_url(f"{origin}/")

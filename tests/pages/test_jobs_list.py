@@ -161,7 +161,11 @@ def test_bulk_stop_previews_then_stops_what_may_be_stopped(sign_in: SignIn, site
     preview = client.get("/jobs/stop", {"uid": uids, "kind": "cancel"}).content.decode()
     assert "Cancel 2 jobs" in preview
     assert "24 GPUs become free" in preview
-    assert "baseline-1b: has already ended" in preview
+    lines = re.findall(r"<b>([^<]+)</b></span>.*?<span>([^<]+)</span>\s*</li>", preview, re.DOTALL)
+    told = {name: text.strip() for name, text in lines}
+    assert told["baseline-1b"] == "has already ended"
+    assert re.fullmatch(r"ends and keeps step [\d,]+; \$[\d,.]+ goes back to the team", told["moe-8x7b-ablation"])
+    assert told["tokenizer-sweep"].startswith("leaves the queue")
     foreign = site.jobs["speech-encoder-large"].uid
     answer = client.post("/jobs/stop", {"uid": [*uids, foreign], "kind": "cancel"}, follow=True)
     text = answer.content.decode()
@@ -170,6 +174,46 @@ def test_bulk_stop_previews_then_stops_what_may_be_stopped(sign_in: SignIn, site
     stopped = Job.objects.filter(stop_kind="cancel", ended_at__isnull=True).values_list("name", flat=True)
     assert set(stopped) == {"moe-8x7b-ablation", "tokenizer-sweep"}
     assert client.get("/jobs/stop?kind=explode").status_code == 400
+
+
+def test_all_that_match_is_resolved_by_the_filter_and_confirmed_by_name(
+    sign_in: SignIn, site: DemoRows, monkeypatch: Any
+) -> None:
+    client = sign_in("owner")
+    preview = client.get("/jobs/stop?kind=requeue&all=1&phase=RUNNING,SUCCEEDED").content.decode()
+    assert "Start 2 jobs again" in preview
+    assert "starts again from step" in preview
+    assert "have already ended" in preview or "has already ended" in preview
+    uids = re.findall(r'name="uid" value="([^"]+)"', preview)
+    assert set(uids) == {site.jobs[n].uid for n in ("moe-8x7b-ablation", "llama-70b-pretrain")}
+    answer = client.post("/jobs/stop", {"uid": uids, "kind": "requeue"}, headers={"HX-Request": "true"})
+    assert "2 jobs start again" in answer.content.decode()
+    assert Job.objects.filter(stop_kind="requeue").count() == 2
+    assert client.get("/jobs/stop?kind=requeue&all=1&colour=red").status_code == 400
+    from apps.jobs import selectors
+
+    monkeypatch.setattr(selectors, "MAX_BULK", 1)
+    answer = client.get("/jobs/stop?kind=cancel&all=1&phase=RUNNING")
+    assert answer.status_code == 400
+    assert "more than 1 jobs match" in answer.content.decode()
+
+
+def test_bulk_stop_needs_the_right_and_leaves_others_jobs_alone(sign_in: SignIn, site: DemoRows) -> None:
+    uid = site.jobs["llama-70b-pretrain"].uid
+    assert sign_in("member").post("/jobs/stop", {"uid": uid, "kind": "cancel"}).status_code in (302, 403)
+    sign_in("outsider").post("/jobs/stop", {"uid": uid, "kind": "cancel"})
+    site.jobs["llama-70b-pretrain"].refresh_from_db()
+    assert site.jobs["llama-70b-pretrain"].stop_kind != "cancel"
+
+
+def test_a_bad_filter_is_refused_in_the_words_of_the_page(sign_in: SignIn) -> None:
+    text = sign_in("owner").get("/jobs?phase=FLYING").content.decode()
+    assert "State: &#x27;FLYING&#x27; is not known here; choose from: Accepted, Waiting, Running" in text
+    assert "WAITING_BUDGET" not in text
+    for query in ("team=nope", "team=speech", "cluster=nope"):
+        answer = sign_in("owner").get(f"/jobs?{query}")
+        assert answer.status_code == 400, query
+        assert "that you may see" in answer.content.decode()
 
 
 def test_requests_do_not_grow_with_the_rows(
