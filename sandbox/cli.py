@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sandbox.control.faults import SERVICES, SHAPES
+from sandbox.control.faults import SERVICES, SHAPES, STORAGE
 
 DEFAULT_CONTROL_URL: Final = "http://127.0.0.1:5600"
 CONTROL_URL_VARIABLE: Final = "QD_SANDBOX_CONTROL_URL"
@@ -109,14 +109,21 @@ def parser() -> argparse.ArgumentParser:
     slow = kinds.add_parser("slow-api", parents=[control, called, limits], help="answers come late")
     slow.add_argument("--delay", type=_delay, default=5.0, help="seconds (default 5)")
     kinds.add_parser("throttling", parents=[control, called, limits], help="calls are refused as too many")
+    kinds.add_parser("access-denied", parents=[control, called, limits], help="calls are refused by policy")
     error = kinds.add_parser("server-error", parents=[control, called, limits], help="answers are broken")
     shapes = "; ".join(f"{service}: {', '.join(names)}" for service, names in SHAPES.items())
     error.add_argument("--shape", default="error", help=shapes)
+
+    kinds.add_parser("export-lag", parents=[control, limits], help="exports to S3 stay in the queue")
+    storage = kinds.add_parser("storage-fails", parents=[control, limits], help="FSx fails while it makes something")
+    storage.add_argument("--what", choices=STORAGE, default="file-system")
 
     faults = commands.add_parser("faults", parents=[control], help="list the faults in force")
     faults.add_argument("--json", action="store_true", dest="as_json")
     ended = commands.add_parser("clear", parents=[control], help="end a fault")
     ended.add_argument("uid", metavar="UID|all")
+    ahead = commands.add_parser("advance", parents=[control], help="let the calendar's clock jump ahead")
+    ahead.add_argument("hours", type=float, help="hours; reservations and blocks start and end by this clock")
     census = commands.add_parser("census", parents=[control], help="count what exists in the pretend account")
     census.add_argument("--json", action="store_true", dest="as_json")
     return top
@@ -175,6 +182,10 @@ def _faults(options: argparse.Namespace) -> None:
         print("No fault is in force.")
 
 
+def _advance(options: argparse.Namespace) -> None:
+    print(_said(call(options.control_url, "POST", "/api/clock", {"hours": options.hours})))
+
+
 def _census(options: argparse.Namespace) -> None:
     found = call(options.control_url, "GET", "/api/census")
     if options.as_json:
@@ -198,6 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _faults(options)
         elif options.command == "clear":
             print(_said(call(options.control_url, "DELETE", f"/api/faults/{options.uid}")))
+        elif options.command == "advance":
+            _advance(options)
         else:
             _census(options)
     except CommandFailed as exc:

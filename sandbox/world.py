@@ -52,7 +52,18 @@ class Fault:
     until: float | None = None
 
 
-FAULT_KINDS = ("xid", "no-capacity", "slow-api", "throttling", "node-loss", "torn-checkpoint", "server-error")
+FAULT_KINDS = (
+    "xid",
+    "no-capacity",
+    "slow-api",
+    "throttling",
+    "access-denied",
+    "node-loss",
+    "torn-checkpoint",
+    "server-error",
+    "export-lag",
+    "storage-fails",
+)
 
 #: PCI addresses of the 8 GPUs of a p5.48xlarge.
 PCI_SLOTS = ("53", "64", "75", "86", "97", "A8", "B9", "CA")
@@ -63,9 +74,20 @@ class World:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self._ahead_s = 0.0
         self.nodes: dict[str, Node] = {}
         self.faults: dict[str, Fault] = {}
         self._listeners: list[Callable[[str, Node], None]] = []
+
+    def now(self) -> float:
+        """The world's clock in seconds since the epoch: the machine's, plus what ``advance`` added."""
+        return time.time() + self._ahead_s
+
+    def advance(self, seconds: float) -> float:
+        """Let time jump ahead for what is booked by the calendar (reservations, blocks, plans); the new instant."""
+        with self.lock:
+            self._ahead_s += seconds
+        return self.now()
 
     def on_node(self, listener: Callable[[str, Node], None]) -> None:
         """Call ``listener(event, node)`` at every "joined", "left" and "lost"."""

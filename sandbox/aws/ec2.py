@@ -14,6 +14,8 @@ from moto.ec2.responses import EC2Response
 from sandbox.aws import launch, views
 from sandbox.aws.errors import AwsError, invalid_action, token_mismatch
 from sandbox.aws.filters import Filters, matches, page
+from sandbox.aws.modelcheck import answer_problems, request_problems, service_model
+from sandbox.aws.service import WrongAnswer
 from sandbox.aws.state import Cloud, Group, Interface, Machine, Template, new_id
 from sandbox.world import World
 
@@ -104,9 +106,23 @@ class Ec2Handler(EC2Response):  # type: ignore[misc]
                 f"The sandbox has only the region {self.cloud.options.region}, not {self.region}.",
                 status=401,
             )
+        operation = service_model("ec2").operation_model(name)
+        problems = request_problems(operation, self._all)
+        if problems:
+            raise AwsError("InvalidParameterValue", f"The request is not as EC2 takes it: {'; '.join(problems[:5])}")
         with self.cloud.lock:
             self.cloud.settle()
             return super().call_action()
+
+    def serialized(self, action_result: ActionResult) -> Any:
+        """The answer as XML. Raises ``WrongAnswer`` for one that EC2 could not give."""
+        # moto's own answers hold its objects, which it serialises by the same model.
+        if isinstance(action_result.result, Mapping) and camelcase_to_underscores(str(self._get_action())) in OURS:
+            operation = service_model("ec2").operation_model(self._get_action())
+            wrong = answer_problems(operation, action_result.result)
+            if wrong:
+                raise WrongAnswer(f"ec2 {operation.name}: {'; '.join(wrong[:5])}")
+        return super().serialized(action_result)
 
     @property
     def _all(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def rendered(error: AwsError, service: str) -> tuple[int, str, bytes]:
     request_id = str(uuid.uuid4())
     code, message = escape(error.code), escape(error.message)
     if service not in (EC2, "sts"):
-        body = json.dumps({"__type": error.code, "message": error.message})
+        body = json.dumps({"__type": error.code, "code": error.code, "message": error.message})
         return error.status, "application/x-amz-json-1.1", body.encode()
     if service == EC2:
         body = (

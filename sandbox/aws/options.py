@@ -36,6 +36,9 @@ class AwsOptions:
     p_vcpu_quota: int = 24_576
     g_vcpu_quota: int = 1_536
     standard_vcpu_quota: int = 1_280
+    block_vcpu_quota: int = 24_576
+    storage_create_s: float = 6.0
+    storage_delete_s: float = 3.0
 
     def pool_of(self, instance_type: str) -> int:
         """How many machines of a type exist."""

@@ -1,55 +1,78 @@
-"""Service Quotas: the on-demand vCPU quotas of EC2, by code and by list."""
+"""Service Quotas: EC2's vCPU quotas by code and by list, on demand and for Capacity Blocks."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sandbox.aws.errors import AwsError
-from sandbox.aws.options import ACCOUNT_ID, AwsOptions
+from sandbox.aws.options import ACCOUNT_ID
+from sandbox.aws.service import Service
 
-CONTENT_TYPE: Final = "application/x-amz-json-1.1"
-
-
-def _quotas(options: AwsOptions) -> list[dict[str, Any]]:
-    rows = (
-        ("L-417A185B", "Running On-Demand P instances", options.p_vcpu_quota),
-        ("L-DB2E81BA", "Running On-Demand G and VT instances", options.g_vcpu_quota),
-        (
-            "L-1216C47A",
-            "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-            options.standard_vcpu_quota,
-        ),
-    )
-    return [
-        {
-            "ServiceCode": "ec2",
-            "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
-            "QuotaArn": f"arn:aws:servicequotas:{options.region}:{ACCOUNT_ID}:ec2/{code}",
-            "QuotaCode": code,
-            "QuotaName": name,
-            "Value": float(value),
-            "Unit": "None",
-            "Adjustable": True,
-            "GlobalQuota": False,
-        }
-        for code, name, value in rows
-    ]
+#: Codes and names as AWS gives them; a block's quota counts vCPUs of active blocks and is 0 in a new account.
+_BLOCKS: Final = (
+    ("L-2C8F52B3", "P4d"),
+    ("L-CFF3E941", "P4de"),
+    ("L-DA6814F2", "P5"),
+    ("L-C45F30BC", "P5e"),
+    ("L-4F9BB70B", "P5en"),
+    ("L-8B23CEF3", "P6-B200"),
+    ("L-9C38E5AB", "P6-B300"),
+    ("L-FCF0179E", "P6e-GB200"),
+)
 
 
-def answer(options: AwsOptions, operation: str, body: bytes) -> bytes:
-    """The JSON answer of one call. Raises ``AwsError`` for an unknown service, quota or operation."""
-    try:
-        asked = json.loads(body or b"{}")
-    except ValueError as exc:
-        raise AwsError("SerializationException", "The request body is not JSON.") from exc
-    if operation in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
-        found: dict[str, Any] = {"Quotas": _quotas(options) if asked.get("ServiceCode") == "ec2" else []}
-        return json.dumps(found).encode()
-    if operation not in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
-        raise AwsError("UnknownOperationException", f"The sandbox has no {operation or 'such call'}.")
-    if asked.get("ServiceCode") == "ec2":
-        for quota in _quotas(options):
-            if quota["QuotaCode"] == asked.get("QuotaCode"):
-                return json.dumps({"Quota": quota}).encode()
-    raise AwsError("NoSuchResourceException", "The request failed because the specified quota does not exist.")
+class Quotas(Service):
+    """Reads only; raising one is a request that a person at AWS answers."""
+
+    name: ClassVar[str] = "service-quotas"
+    refusal: ClassVar[str] = "IllegalArgumentException"
+
+    def _all(self) -> list[dict[str, Any]]:
+        options = self.options
+        rows = [
+            ("L-417A185B", "Running On-Demand P instances", options.p_vcpu_quota),
+            ("L-DB2E81BA", "Running On-Demand G and VT instances", options.g_vcpu_quota),
+            (
+                "L-1216C47A",
+                "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+                options.standard_vcpu_quota,
+            ),
+            ("L-C4BD4855", "All P5 Spot Instance Requests", options.p_vcpu_quota),
+            ("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", options.p_vcpu_quota),
+            ("L-3819A6DF", "All G and VT Spot Instance Requests", options.g_vcpu_quota),
+            *(
+                (code, f"Concurrent {family} Capacity Blocks per account", options.block_vcpu_quota)
+                for code, family in _BLOCKS
+            ),
+        ]
+        return [
+            {
+                "ServiceCode": "ec2",
+                "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
+                "QuotaArn": f"arn:aws:servicequotas:{options.region}:{ACCOUNT_ID}:ec2/{code}",
+                "QuotaCode": code,
+                "QuotaName": name,
+                "Value": float(value),
+                "Unit": "None",
+                "Adjustable": True,
+                "GlobalQuota": False,
+            }
+            for code, name, value in rows
+        ]
+
+    def list_service_quotas(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """All of a service's quotas, in pages."""
+        found = self._all() if asked["ServiceCode"] == "ec2" else []
+        rows, following = self.page(found, asked)
+        return {"Quotas": rows, **({"NextToken": following} if following else {})}
+
+    list_aws_default_service_quotas = list_service_quotas
+
+    def get_service_quota(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """One quota. Raises ``AwsError`` NoSuchResourceException."""
+        for quota in self._all():
+            if (asked["ServiceCode"], asked["QuotaCode"]) == ("ec2", quota["QuotaCode"]):
+                return {"Quota": quota}
+        raise AwsError("NoSuchResourceException", "The request failed because the specified quota does not exist.")
+
+    get_aws_default_service_quota = get_service_quota

@@ -15,16 +15,20 @@ from typing import Any
 from sandbox.aws.seed import seed  # isort: skip  (first: it sets what moto reads while it is imported)
 
 from botocore.model import OperationNotFoundError
+from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
 from moto.moto_server.werkzeug_app import BackendRequest, DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Request, Response
 
 from sandbox.aws import options as o
-from sandbox.aws import quotas, signing
+from sandbox.aws import signing
 from sandbox.aws.ec2 import Ec2Handler
 from sandbox.aws.errors import EC2, AwsError, ConnectionCut, HtmlAnswer, invalid_action, rendered
+from sandbox.aws.fsx import Fsx
 from sandbox.aws.joining import Joiner
 from sandbox.aws.launch import terminate
+from sandbox.aws.service import Service
+from sandbox.aws.services import services_of
 from sandbox.aws.state import Cloud
 from sandbox.serving import ThreadedServer
 from sandbox.world import Fault, World
@@ -34,7 +38,10 @@ _HTML = b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>
 
 
 class AwsServer:
-    """EC2, STS and Service Quotas on one port. ``url`` is the endpoint for every client."""
+    """All of the fake AWS on one port. ``url`` is the endpoint for every client of every service.
+
+    EC2 and the services of ``services_of`` are ours, STS and CloudWatch are moto's.
+    """
 
     def __init__(
         self, world: World, host: str, port: int, state_dir: Path, options: o.AwsOptions | None = None
@@ -43,6 +50,7 @@ class AwsServer:
         self.options = options or o.AwsOptions()
         seed(self.options)
         self.cloud = Cloud(self.options, state_dir)
+        self.services: dict[str, Service] = services_of(self.options, world, state_dir, self.cloud)
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._joiner = Joiner(self.cloud, world)
         self._server = ThreadedServer("aws", host, port, self)
@@ -70,6 +78,15 @@ class AwsServer:
             "security_group_id": o.SECURITY_GROUP_ID,
             "image_id": o.IMAGE_ID,
         }
+
+    def census(self) -> dict[str, int]:
+        """How many things exist that cost money or block a name, over all services."""
+        found = self.cloud.census()
+        for service in self.services.values():
+            with service.lock:
+                service.settle()
+                found |= service.census()
+        return found
 
     def instances(self) -> list[dict[str, Any]]:
         """All instances in short, for the control page."""
@@ -111,16 +128,17 @@ class AwsServer:
         body = request.get_data(cache=True)
         signed = signing.signature_of(request)
         service = signed.service if signed is not None else EC2
-        operation = _operation(request)
+        ours = self.services.get(service)
+        operation = ours.operation_of(request) if ours is not None else _operation(request)
         try:
-            self._delay_and_refuse(operation)
+            self._delay_and_refuse(service, operation)
             if signed is None:
                 raise AwsError("MissingAuthenticationToken", "Request is missing Authentication Token", status=403)
             signing.check(request, signed)
             broken = self.world.fault_use("server-error", service=SERVICE, operation=operation)
             if broken is not None:
                 _break_before(broken)
-            response = self._serve(request, environ, body, service, operation)
+            response = self._serve(request, environ, body, service)
             if broken is not None and broken.parameters.get("shape") == "lost-reply":
                 raise ConnectionCut
         except HtmlAnswer as page:
@@ -128,6 +146,8 @@ class AwsServer:
         except ConnectionCut:
             raise
         except AwsError as error:
+            if ours is not None and error.status == 400:
+                error.status = ours.status_of(error.code)
             return _error(error, service)
         except ServiceException as error:
             return _error(AwsError(str(error.code), str(error.message)), service)
@@ -139,21 +159,34 @@ class AwsServer:
             return _error(AwsError("InternalError", "An internal error has occurred", status=500), service)
         return response
 
-    def _delay_and_refuse(self, operation: str) -> None:
+    def _delay_and_refuse(self, service: str, operation: str) -> None:
         slow = self.world.fault_use("slow-api", service=SERVICE, operation=operation)
         if slow is not None:
             time.sleep(float(str(slow.parameters.get("delay") or 5)))
         if self.world.fault_use("throttling", service=SERVICE, operation=operation) is not None:
             raise AwsError("RequestLimitExceeded", "Request limit exceeded.", status=503)
+        if self.world.fault_use("access-denied", service=SERVICE, operation=operation) is not None:
+            who = f"arn:aws:sts::{o.ACCOUNT_ID}:assumed-role/quarterdeck/quarterdeck"
+            code = "UnauthorizedOperation" if service == EC2 else "AccessDeniedException"
+            raise AwsError(
+                code,
+                f"User: {who} is not authorized to perform: {service}:{operation} because no identity-based policy "
+                f"allows the {service}:{operation} action",
+                status=403,
+            )
 
-    def _serve(self, request: Request, environ: dict[str, Any], body: bytes, service: str, operation: str) -> Response:
+    def _serve(self, request: Request, environ: dict[str, Any], body: bytes, service: str) -> Response:
         if service == EC2:
             status, headers, content = Ec2Handler(self.cloud, self.world)._dispatch(request)
             kept = {key: value for key, value in headers.items() if key.lower() not in ("status", "content-length")}
             return Response(content, status=status, headers=kept)
-        if service == "servicequotas":
-            return Response(quotas.answer(self.options, operation, body), content_type=quotas.CONTENT_TYPE)
-        if service == "sts":
+        if service in self.services:
+            return self.services[service].answer(request, body)
+        if service in ("sts", "monitoring"):
+            if service == "monitoring":
+                fsx = self.services["fsx"]
+                assert isinstance(fsx, Fsx)
+                fsx.publish(cloudwatch_backends[o.ACCOUNT_ID][self.options.region])
             return Response.from_app(self._moto, {**environ, "wsgi.input": io.BytesIO(body)})
         raise AwsError("UnknownOperationException", f"The sandbox has no service {service!r}.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sandbox.world import FAULT_KINDS
@@ -29,8 +30,17 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "no-capacity": frozenset({"type", "times", "seconds"}),
     "slow-api": frozenset({"service", "operation", "delay", "times", "seconds"}),
     "throttling": frozenset({"service", "operation", "times", "seconds"}),
+    "access-denied": frozenset({"service", "operation", "times", "seconds"}),
     "server-error": frozenset({"service", "operation", "shape", "times", "seconds"}),
+    "export-lag": frozenset({"times", "seconds"}),
+    "storage-fails": frozenset({"what", "times", "seconds"}),
 }
+
+#: What of FSx can be told to fail.
+STORAGE: Final = ("file-system", "association")
+
+#: A jump further than a block's longest life shows nothing new.
+MOST_HOURS_AHEAD: Final = 24 * 183
 
 _WORD: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 
@@ -169,6 +179,20 @@ def _torn_checkpoint(stack: Stack, given: Mapping[str, Any]) -> Done:
     return Done(f"Tore {torn}.")
 
 
+def advance(stack: Stack, asked: Mapping[str, Any]) -> Done:
+    """Let the calendar's clock jump ahead by ``hours``. Raises ``BadFault``."""
+    try:
+        hours = float(str(asked.get("hours")))
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours <= MOST_HOURS_AHEAD:
+        raise BadFault(f"hours: a number above 0 and up to {MOST_HOURS_AHEAD}")
+    then = datetime.fromtimestamp(stack.world.advance(hours * 3600), UTC)
+    sentence = f"The calendar's clock jumped {hours:g} h ahead to {then:%Y-%m-%d %H:%M} UTC."
+    stack.note(sentence)
+    return Done(sentence)
+
+
 def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
     times = _whole(given, "times", 1, 1_000_000)
     seconds = _seconds(given, "seconds", 86_400)
@@ -176,6 +200,14 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
     if kind == "no-capacity":
         parameters["instance_type"] = _word(given, "type")
         what = f"No capacity for {parameters['instance_type'] or 'any instance type'}"
+    elif kind == "export-lag":
+        what = "Exports to S3 lie in the queue"
+    elif kind == "storage-fails":
+        thing = str(given.get("what") or "file-system")
+        if thing not in STORAGE:
+            raise BadFault(f"what: {thing!r} is none of {', '.join(STORAGE)}")
+        parameters["what"] = thing
+        what = f"The next {thing} fails while it is made"
     else:
         service = str(given.get("service") or "")
         if service not in SERVICES:
@@ -187,6 +219,10 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
             what = f"{target} answers {parameters['delay']:g} s late"
         elif kind == "throttling":
             what = f"{target} throttles us"
+        elif kind == "access-denied":
+            if service != "aws":
+                raise BadFault("service: only aws refuses by policy")
+            what = f"{target} is not allowed to us"
         else:
             shape = str(given.get("shape") or "error")
             if shape not in SHAPES[service]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from jinja2 import Environment, FileSystemLoader
 from werkzeug.wrappers import Request, Response
 
-from sandbox.control.faults import SERVICES, SHAPES, BadFault, Done, NoSuchThing, clear, inject
+from sandbox.control.faults import SERVICES, SHAPES, BadFault, Done, NoSuchThing, advance, clear, inject
 from sandbox.control.stack import Stack
 from sandbox.serving import ThreadedServer
 
@@ -105,6 +105,10 @@ class ControlServer:
             return self._after(inject(self._stack, request.form.to_dict()))
         if path.startswith("/faults/") and path.endswith("/clear") and method == "POST":
             return self._after(clear(self._stack, path.split("/")[2]))
+        if path == "/clock" and method == "POST":
+            return self._after(advance(self._stack, request.form.to_dict()))
+        if path == "/api/clock" and method == "POST":
+            return _done(advance(self._stack, _body_of(request)), 200)
         if path == "/api/state" and read:
             return _json(self._stack.state())
         if path == "/api/census" and read:

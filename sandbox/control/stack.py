@@ -90,7 +90,7 @@ class Stack:
 
     def census(self) -> dict[str, Any]:
         """Counts of what costs money, and the ids of what always exists."""
-        return {**self.aws.cloud.census(), **self.aws.ids()}
+        return {**self.aws.census(), **self.aws.ids()}
 
     def faults(self) -> list[dict[str, Any]]:
         """Faults in force, oldest first."""
