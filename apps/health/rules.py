@@ -7,7 +7,7 @@ exporter does not give are unknown, not zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,9 +84,24 @@ def faults_on(page: Sequence[Reading], *, expected_gpus: int) -> list[Fault]:
     seen = sum(1 for gpu in page if gpu.has_gauges)
     if expected_gpus and 0 < seen < expected_gpus:
         silent = sorted(gpu.index for gpu in page if not gpu.has_gauges)
-        evidence = {"expected": expected_gpus, "visible": seen, "without_gauges": silent}
+        evidence = {
+            "expected": expected_gpus,
+            "visible": seen,
+            "with_gauges": sorted(gpu.index for gpu in page if gpu.has_gauges),
+            "without_gauges": silent,
+        }
         found.append(Fault("inventory", "GpuMissing", None, "", f"{seen} of {expected_gpus} GPUs visible", evidence))
     return found
+
+
+#: NVIDIA's code of a GPU that fell off the bus: the reason why it then has no readings.
+OFF_THE_BUS = "79"
+
+
+def explains_missing(fallen: Collection[int], missing: Mapping[str, Any]) -> bool:
+    """Whether the GPUs that fell off the bus are all that a GpuMissing fault misses: one fault is told once."""
+    gone = {index for index in fallen if index not in missing.get("with_gauges", ())}
+    return len(gone) >= missing["expected"] - missing["visible"] > 0
 
 
 #: Our own codes: (title, severity, suggested action).

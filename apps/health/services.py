@@ -16,7 +16,7 @@ from apps.core.errors import Forbidden
 from apps.core.states import move
 from apps.health.models import Finding, Gpu, HealthEvent, XidCode
 from apps.health.permissions import can_operate_health
-from apps.health.rules import OWN_CODES, Fault
+from apps.health.rules import OFF_THE_BUS, OWN_CODES, Fault, explains_missing
 from apps.health.states import FATAL, LIVE, TRANSITIONS, FindingPhase, Severity
 from apps.intents.services import intent_ask
 from apps.teams.permissions import Actor
@@ -70,6 +70,8 @@ def faults_report(node: Node, faults: Sequence[Fault]) -> list[Finding]:
     now = clock.now()
     for fault in faults:
         with transaction.atomic():
+            if fault.code == "GpuMissing" and _folded(node, fault):
+                continue
             row = Finding.objects.filter(
                 node=node, source=fault.source, code=fault.code, gpu_uuid=fault.gpu_uuid, phase__in=LIVE
             ).first()
@@ -106,6 +108,42 @@ def faults_report(node: Node, faults: Sequence[Fault]) -> list[Finding]:
             intent_ask(RESPOND_INTENT, finding.uid)
             opened.append(finding)
     return opened
+
+
+def _folded(node: Node, fault: Fault) -> bool:
+    """Make missing GPUs part of the live XID 79 findings that explain them; False where something else is missing.
+
+    A finding of missing GPUs that was there first, because the exporter showed the absence before the XID, is joined.
+    """
+    answering = fault.evidence.get("with_gauges", ())
+    falls = [
+        row
+        for row in Finding.objects.filter(node=node, source="xid", code=OFF_THE_BUS, phase__in=LIVE)
+        if row.gpu_index is not None and row.gpu_index not in answering
+    ]
+    if not explains_missing({row.gpu_index for row in falls if row.gpu_index is not None}, fault.evidence):
+        return False
+    now = clock.now()
+    earlier = Finding.objects.filter(node=node, source=fault.source, code=fault.code, phase__in=LIVE).first()
+    since = earlier.first_seen_at if earlier is not None else now
+    counts = {"gpus_expected": fault.evidence["expected"], "gpus_visible": fault.evidence["visible"]}
+    for row in falls:
+        told = {"missing_since": clock.iso(since), **row.evidence, **counts}
+        if earlier is not None:
+            told["joined_finding"] = earlier.uid
+        if told != row.evidence:
+            _event_row(node, fault)
+        Finding.objects.filter(pk=row.pk).update(evidence=told, last_seen_at=now)
+    if earlier is not None:
+        move(earlier, TRANSITIONS, FindingPhase.RESOLVED, resolved_by="health")
+        event(
+            "node",
+            node.uid,
+            "FindingJoined",
+            f"{earlier.title} is part of {falls[0].title}",
+            data={"finding": earlier.uid, "into": falls[0].uid, "title": falls[0].title},
+        )
+    return True
 
 
 def _resolved_recently(node: Node, fault: Fault) -> bool:

@@ -63,5 +63,6 @@ def _opened(event: Event) -> tuple[str, str]:
 NODE_WORDS: Words = {
     **CLUSTER_WORDS,
     "FindingOpened": _opened,
+    "FindingJoined": lambda e: ("off", _("Missing GPU joined to %(title)s") % {"title": e.data.get("title", "")}),
     "FindingAnswered": lambda e: ("busy", _("Answered: %(what)s") % {"what": e.text}),
 }

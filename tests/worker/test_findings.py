@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apps.clusters.models import Cluster, Node
+from apps.core import clock
 from apps.health.models import Finding
 from apps.health.selectors import finding_sentence
 from apps.health.services import finding_acknowledge, finding_resolve
@@ -40,7 +41,9 @@ def test_xid_79_drains_the_node_and_restarts_the_job(
     assert finding.title == "XID 79 GPU_HAS_FALLEN_OFF_THE_BUS"
     assert finding.severity == "reboot"
     assert finding.evidence["pci_bus_id"] == "00000000:33:00.0"
-    assert Finding.objects.filter(code="GpuMissing").count() == 1
+    assert not Finding.objects.filter(code="GpuMissing").exists()
+    finding.refresh_from_db()
+    assert (finding.evidence["gpus_expected"], finding.evidence["gpus_visible"]) == (8, 7)
     work("finding.respond", "node.drain", "job.reconcile")
     assert scheduler.drained == {"p5-2": "XID 79 GPU_HAS_FALLEN_OFF_THE_BUS"}
     tick(job.cluster)
@@ -49,6 +52,38 @@ def test_xid_79_drains_the_node_and_restarts_the_job(
     finding.refresh_from_db()
     assert finding.response == "drained p5-2, restarting train"
     assert "drained p5-2" in finding_sentence(finding)
+
+
+def test_a_gpu_that_was_missed_before_its_xid_joins_it(
+    watched: Cluster, scheduler: FakeScheduler, exporter: FakeExporter
+) -> None:
+    exporter.pages["p5-2"] = page("p5-2", {}, off_bus=[3])
+    exporters.read_all(watched.uid)
+    missing = Finding.objects.get(code="GpuMissing")
+    exporter.pages["p5-2"] = page("p5-2", {3: {79: 1}}, off_bus=[3])
+    for _ in range(2):
+        exporters.read_all(watched.uid)
+    live = Finding.objects.get(phase="OPEN")
+    assert live.code == "79"
+    assert live.evidence["joined_finding"] == missing.uid
+    missing.refresh_from_db()
+    assert (missing.phase, missing.resolved_by) == ("RESOLVED", "health")
+    assert live.evidence["missing_since"] == clock.iso(missing.first_seen_at)
+    # What the GPU did is still its finding's news: it was seen to be gone just now.
+    assert live.last_seen_at >= missing.first_seen_at
+    assert live.node.health_events.filter(code="GpuMissing").count() == 2
+
+
+def test_a_second_missing_gpu_is_not_explained_by_the_first_ones_xid(
+    watched: Cluster, scheduler: FakeScheduler, exporter: FakeExporter
+) -> None:
+    exporter.pages["p5-2"] = page("p5-2", {3: {79: 1}}, off_bus=[3, 5])
+    exporters.read_all(watched.uid)
+    assert sorted(Finding.objects.values_list("code", flat=True)) == ["79", "GpuMissing"]
+    # Another GPU's XID explains nothing while that GPU still answers.
+    exporter.pages["p5-1"] = page("p5-1", {2: {79: 1}}, off_bus=[6])
+    exporters.read_all(watched.uid)
+    assert Finding.objects.filter(node__name="p5-1").count() == 2
 
 
 def test_the_same_window_read_again_is_one_finding(
