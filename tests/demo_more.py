@@ -36,6 +36,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     from apps.audit.services import seal
 
     seal(100_000)
+    _checks()
     return rows
 
 
@@ -201,3 +202,11 @@ def _limits(seed: _Seed) -> None:
             expected_version=Budget.objects.get(team=team).version,
         )
     Team.objects.create(slug="robotics", name="Robotics")
+
+
+def _checks() -> None:
+    from apps.audit.observations import chain_observe
+    from apps.costs.observations import ledger_observe
+
+    chain_observe()
+    ledger_observe()

@@ -41,6 +41,31 @@ class Entry(Recorded):
         return f"{self.actor_name or self.actor} {self.verb} {self.object_uid}"
 
 
+class ChainMark(models.Model):
+    """How far one of the two walks along the chain has come, so that no page walks it.
+
+    ``newest`` follows the end of the chain and never looks back; ``whole`` starts over from the first
+    entry every day and finds what was edited behind the other's back. ``sequence`` and ``digest`` are
+    those of the last entry that fitted; ``broken_uid`` is the entry that did not.
+    """
+
+    NEWEST, WHOLE = "newest", "whole"
+
+    name = models.CharField(max_length=8, unique=True)
+    sequence = models.BigIntegerField(default=0)
+    digest = models.CharField(max_length=64, blank=True, default="")
+    broken_uid = models.CharField(max_length=60, blank=True, default="")
+    broken_sequence = models.BigIntegerField(default=0)
+    checked_at = models.DateTimeField(null=True, blank=True)
+    #: When the last walk from one end to the other ended, and how many entries it saw.
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_sequence = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        """Name and place."""
+        return f"{self.name} up to {self.sequence}"
+
+
 class Event(models.Model):
     """Something that happened: the source of every timeline.
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from apps.audit.api import EntryFilter
 from apps.audit.models import Entry
-from apps.audit.selectors import chain_check, entries_visible_to
+from apps.audit.selectors import chain_standing, entries_visible_to
 from apps.core import clock
 from apps.core.lists import csv_answer, filtered_rows, listing
 from apps.core.pages import Page
@@ -84,14 +84,14 @@ class AuditPage(Page):
 
 
 class ChainPage(Page):
-    """Recomputes the chain: a fragment, because it reads every entry."""
+    """What the walks along the chain last found: a fragment that renews itself."""
 
     right = "audit.view"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """Whole, or the first entry that does not fit."""
         unsealed = entries_visible_to(self.actor).filter(sequence__isnull=True).count()
-        return render(request, "audit/chain.html", {"report": chain_check(), "unsealed": unsealed, "at": clock.now()})
+        return render(request, "audit/chain.html", {"chain": chain_standing(), "unsealed": unsealed})
 
 
 class AuditCsv(Page):

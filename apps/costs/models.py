@@ -76,6 +76,40 @@ class Posting(models.Model):
         return f"{self.kind} {self.amount} {self.unit}"
 
 
+class LedgerMark(models.Model):
+    """How far the books were checked, in one row, so that no page sums them.
+
+    ``sums`` is what the first ``postings`` postings, up to ``posting_id``, come to for each account, in
+    millionths by its pk: only what came after is summed again. ``whole_off`` is how many accounts
+    differed when everything was last summed; it stands until everything was summed once more.
+    """
+
+    posting_id = models.BigIntegerField(default=0)
+    postings = models.BigIntegerField(default=0)
+    sums = models.JSONField(default=dict)
+    checked_at = models.DateTimeField(null=True, blank=True)
+    checked_postings = models.BigIntegerField(default=0)
+    sum_of_balances = MicroField(default=Decimal(0))
+    accounts_off = models.PositiveIntegerField(default=0)
+    whole_at = models.DateTimeField(null=True, blank=True)
+    whole_postings = models.BigIntegerField(default=0)
+    whole_off = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        """How far."""
+        return f"checked {self.checked_postings} postings"
+
+    @property
+    def is_balanced(self) -> bool:
+        """Neither what is new nor everything together differed."""
+        return self.sum_of_balances == 0 and self.accounts_off == 0 and self.whole_off == 0
+
+    @property
+    def off(self) -> int:
+        """How many accounts differ from their postings."""
+        return max(self.accounts_off, self.whole_off)
+
+
 class Budget(Recorded):
     """What a team may spend a month in USD; raising or lowering it posts the difference to the ledger."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from django.db import connection
 from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate
 
 from apps.core import clock
-from apps.costs.models import Account, Budget, Posting
+from apps.core.fields import MICROS
+from apps.costs.models import Account, Budget, LedgerMark, Posting
 from apps.costs.states import AccountKind, PostingKind, Unit
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -139,12 +141,13 @@ def budget_of(team: Team) -> Budget | None:
 
 
 @dataclass(frozen=True)
-class LedgerReport:
-    """The proof that the books balance."""
+class Books:
+    """Accounts against their postings. ``sums`` are the postings' sums in millionths by account pk as text."""
 
     postings: int
     sum_of_balances: Decimal
     accounts_off: int
+    sums: dict[str, int]
 
     @property
     def is_balanced(self) -> bool:
@@ -152,17 +155,44 @@ class LedgerReport:
         return self.sum_of_balances == 0 and self.accounts_off == 0
 
 
-def ledger_check() -> LedgerReport:
-    """Recompute every balance from the postings."""
-    total = Account.objects.aggregate(s=Sum("balance", default=ZERO))["s"]
-    incoming = dict(Posting.objects.order_by().values("target").annotate(s=Sum("amount")).values_list("target", "s"))
-    outgoing = dict(Posting.objects.order_by().values("source").annotate(s=Sum("amount")).values_list("source", "s"))
-    off = sum(
-        1
-        for pk, balance in Account.objects.values_list("pk", "balance")
-        if balance != incoming.get(pk, ZERO) - outgoing.get(pk, ZERO)
+#: One statement, so that balances and postings are of one instant whatever is being posted meanwhile.
+_BOOKS = """
+    SELECT account.id, account.balance, COALESCE(SUM(leg.amount), 0), COALESCE(SUM(leg.one), 0)
+    FROM costs_account account LEFT JOIN (
+        SELECT target_id AS account_id, amount, 1 AS one FROM costs_posting WHERE id > %s AND id <= %s
+        UNION ALL
+        SELECT source_id AS account_id, -amount, 0 AS one FROM costs_posting WHERE id > %s AND id <= %s
+    ) leg ON leg.account_id = account.id
+    GROUP BY account.id, account.balance
+"""
+_NO_END = 2**62
+
+
+def books(after: int, known: Mapping[str, int], upto: int = _NO_END) -> Books:
+    """Sum the postings with an id in (after, upto] onto the known sums and compare with the balances.
+
+    ``postings`` counts those that were summed now. With ``upto`` the comparison means nothing, the sums do.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_BOOKS, [after, upto, after, upto])
+        rows = cursor.fetchall()
+    sums = {str(pk): known.get(str(pk), 0) + int(moved) for pk, _balance, moved, _legs in rows}
+    return Books(
+        sum(int(legs) for _pk, _balance, _moved, legs in rows),
+        Decimal(sum(int(balance) for _pk, balance, _moved, _legs in rows)) / MICROS,
+        sum(1 for pk, balance, _moved, _legs in rows if int(balance) != sums[str(pk)]),
+        sums,
     )
-    return LedgerReport(Posting.objects.count(), total, off)
+
+
+def ledger_check() -> Books:
+    """Recompute every balance from all postings."""
+    return books(0, {})
+
+
+def ledger_standing() -> LedgerMark:
+    """What the checks in the background last found; ``checked_at`` is None before the first."""
+    return LedgerMark.objects.filter(pk=1).first() or LedgerMark()
 
 
 def charged_by_team_and_day(team_ids: Iterable[int] | None, since: datetime) -> dict[tuple[int, str], Decimal]:

@@ -24,7 +24,7 @@ from apps.costs.selectors import (
     budget_of,
     charged_by_team_and_day,
     costs_by_job,
-    ledger_check,
+    ledger_standing,
     month_of,
     name_in_memo,
     postings_visible_to,
@@ -158,7 +158,7 @@ class LedgerPage(Page):
             "units": Unit.choices,
             "kinds": PostingKind.choices,
             "teams": list(teams_visible_to(self.actor, "costs.view")[:200]),
-            "report": ledger_check(),
+            "mark": ledger_standing(),
         }
         return render(request, "costs/ledger.html", context)
 

@@ -13,7 +13,9 @@ from decimal import Decimal
 import pytest
 from django.test import Client
 
-from apps.audit.models import Entry
+from apps.audit.models import ChainMark, Entry
+from apps.audit.observations import WHOLE_EVERY, chain_observe
+from apps.core import clock
 from apps.costs.charts import nice_step, stacked_days
 from apps.costs.models import Budget, Posting
 from apps.costs.selectors import name_in_memo, standing_of
@@ -189,6 +191,8 @@ def test_an_edited_entry_breaks_the_chain_and_is_named(sign_in: SignIn, more: De
     assert "The chain is whole" in client.get("/audit/chain").content.decode()
     entry = Entry.objects.filter(verb="quota.set", sequence__isnull=False).order_by("sequence")[0]
     Entry.objects.filter(pk=entry.pk).update(after={"gpus": 100_000})
+    ChainMark.objects.filter(name=ChainMark.WHOLE).update(ended_at=clock.now() - WHOLE_EVERY)
+    chain_observe()
     text = client.get("/audit/chain").content.decode()
     assert "The chain is broken" in text
     assert entry.uid in text

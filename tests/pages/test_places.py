@@ -121,7 +121,7 @@ QUERIES = {
     "checkpoints": 10,
     "checkpoints-all": 9,
     "costs": 9,
-    "ledger": 14,
+    "ledger": 10,
     "quotas": 12,
     "connections": 8,
     "audit": 10,

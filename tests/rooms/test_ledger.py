@@ -6,11 +6,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connection, transaction
 
+from apps.core import clock
+from apps.costs import observations
 from apps.costs import services as ledger
-from apps.costs.models import Account, Posting
-from apps.costs.selectors import ledger_check, standing_of, sums_of
+from apps.costs.models import Account, LedgerMark, Posting
+from apps.costs.observations import DOUBT_EVERY, SETTLED_AFTER, WHOLE_EVERY, ledger_observe
+from apps.costs.selectors import books, ledger_check, ledger_standing, standing_of, sums_of
 from apps.costs.states import Unit
 from apps.jobs import observations as obs
 from apps.jobs.models import Attempt, Job
@@ -135,3 +138,94 @@ def test_a_job_settles_to_what_it_used(job: Any, team: Any) -> None:
     assert ledger_check().is_balanced
     kinds = list(Posting.objects.filter(subject_uid=job.uid, unit="USD").order_by("id").values_list("kind", flat=True))
     assert kinds == ["HOLD", "CHARGE", "CHARGE", "RELEASE"]
+
+
+def post(team: Any, number: int, start: int = 0) -> None:
+    """So many holds of a dollar, each given back."""
+    for each in range(start, start + number):
+        with transaction.atomic():
+            ledger.hold(team, Unit.USD, Decimal(1), key=f"h{each}", subject=f"job_{each}", detail=f"att_{each}")
+            ledger.release(team, Unit.USD, key=f"r{each}", subject=f"job_{each}", detail=f"att_{each}")
+
+
+def past_the_ledger(sql: str) -> None:
+    """Write as someone would who owns the database: with its triggers out of the way."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("DROP TRIGGER costs_posting_no_update")
+            cursor.execute("DROP TRIGGER costs_balance_follows")
+        else:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            for table in ("costs_posting", "costs_account"):
+                cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        cursor.execute(sql)
+
+
+@pytest.fixture
+def marked(team: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A ledger whose first postings are behind the mark; the day's whole sum is done."""
+    monkeypatch.setattr(observations, "STEP", 5)
+    post(team, 5)
+    later = clock.now() + SETTLED_AFTER + SETTLED_AFTER
+    monkeypatch.setattr(clock, "now", lambda: later)
+    ledger_observe()
+    assert ledger_standing().posting_id == Posting.objects.order_by("-id").values_list("id", flat=True)[0]
+    return team
+
+
+def test_only_what_is_new_is_summed_again(marked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_of_them = Posting.objects.count()
+    post(marked, 2, start=5)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(observations, "books", lambda *a: asked.append((a[0], len(a))) or books(*a))
+    ledger_observe()
+    mark = ledger_standing()
+    assert asked == [(mark.posting_id, 2)], "once, from the mark on"
+    assert (mark.is_balanced, mark.checked_postings, mark.whole_postings) == (True, all_of_them + 4, all_of_them)
+    assert mark.sums == {k: v for k, v in books(0, {}, mark.posting_id).sums.items() if k in mark.sums}
+
+
+def test_what_is_young_stays_before_the_mark(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "STEP", 5)
+    post(team, 5)
+    ledger_observe()
+    mark = ledger_standing()
+    assert (mark.posting_id, mark.checked_postings, mark.is_balanced) == (0, Posting.objects.count(), True)
+
+
+def test_an_old_posting_that_was_edited_is_found_by_the_daily_sum(marked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    past_the_ledger("UPDATE costs_posting SET amount = amount + 1 WHERE key = 'h2'")
+    ledger_observe()
+    assert ledger_standing().is_balanced, "it lies behind the mark"
+    tomorrow = clock.now() + WHOLE_EVERY
+    monkeypatch.setattr(clock, "now", lambda: tomorrow)
+    ledger_observe()
+    mark = ledger_standing()
+    assert (mark.is_balanced, mark.off) == (False, 2)
+    ledger_observe()
+    assert not ledger_standing().is_balanced, "a look at what is new does not clear it"
+    past = "UPDATE costs_posting SET amount = amount - 1 WHERE key = 'h2'"
+    with connection.cursor() as cursor:
+        cursor.execute(past)
+    soon = clock.now() + DOUBT_EVERY
+    monkeypatch.setattr(clock, "now", lambda: soon)
+    ledger_observe()
+    assert ledger_standing().is_balanced
+
+
+def test_a_balance_that_was_edited_is_found_at_once(marked: Any) -> None:
+    past_the_ledger("UPDATE costs_account SET balance = balance + 7 WHERE kind = 'FREE' AND unit = 'USD'")
+    ledger_observe()
+    mark = ledger_standing()
+    assert (mark.is_balanced, mark.accounts_off, mark.sum_of_balances) == (False, 1, Decimal("0.000007"))
+
+
+def test_a_posting_that_committed_late_is_no_difference_for_long(marked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    LedgerMark.objects.update(posting_id=10**6)
+    with transaction.atomic():
+        ledger.hold(marked, Unit.USD, Decimal(1), key="late", subject="job_late", detail="att_late")
+    soon = clock.now() + DOUBT_EVERY
+    monkeypatch.setattr(clock, "now", lambda: soon)
+    ledger_observe()
+    mark = ledger_standing()
+    assert (mark.is_balanced, mark.checked_postings) == (True, Posting.objects.count())

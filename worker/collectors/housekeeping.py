@@ -1,10 +1,11 @@
-"""Housekeeping: seal the audit chain, judge quiet checkpoints, restart forgotten collectors, drop old keys."""
+"""Housekeeping: seal and check the trail, check the books, judge quiet checkpoints, restart what was forgotten."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
 
+from apps.audit.observations import chain_observe
 from apps.audit.services import seal
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
@@ -17,6 +18,7 @@ from apps.connections.services import INTENT as ACCOUNT_INTENT
 from apps.connections.states import AccountPhase
 from apps.core import clock
 from apps.core.models import Heartbeat, IdempotencyRecord
+from apps.costs.observations import ledger_observe
 from apps.health.models import Finding
 from apps.health.services import RESPOND_INTENT
 from apps.health.states import FATAL, LIVE
@@ -35,6 +37,8 @@ def keep_house() -> None:
     """One round; every part may be repeated or skipped without harm."""
     began = time.monotonic()
     seal()
+    chain_observe()
+    ledger_observe()
     _judge_quiet_checkpoints()
     _wake_forgotten()
     IdempotencyRecord.objects.filter(created_at__lt=clock.now() - KEEP_KEYS).delete()
