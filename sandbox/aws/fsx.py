@@ -410,7 +410,8 @@ def _point(at: float, metric: str, fs_id: str, value: float, unit: str, *, expor
     return {
         "MetricName": metric,
         "Dimensions": dimensions,
-        "Timestamp": datetime.fromtimestamp(at, UTC),
+        # moto keeps instants of CloudWatch without a zone.
+        "Timestamp": datetime.fromtimestamp(at, UTC).replace(tzinfo=None),
         "Value": value,
         "Unit": unit,
     }

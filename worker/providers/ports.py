@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from worker.providers import storage_values as sv
 from worker.providers import values as v
 
 
@@ -119,4 +120,60 @@ class GpuExporter(Protocol):
 
     def read(self, url: str, node: str) -> v.ExporterPage:
         """Fetch and parse one page; ``Unavailable`` when it does not answer or is not an exposition."""
+        ...
+
+
+class FileStorage(Protocol):
+    """Shared file systems of one cloud account. Every method makes one remote call or all pages of one.
+
+    Raises only ``worker.providers.errors``. ``ensure`` methods are idempotent by their token, written before
+    the call. Deletions raise ``NotFound`` once the thing is gone.
+    """
+
+    def file_system_ensure(self, spec: sv.FileSystemSpec, client_token: str) -> sv.SeenFileSystem:
+        """Create, or return what this token made; ``Conflict`` when the token's file system was deleted."""
+        ...
+
+    def file_systems(self, kind: str) -> tuple[sv.SeenFileSystem, ...]:
+        """All of one kind in the account, ours or not."""
+        ...
+
+    def file_system_grow(self, provider_id: str, capacity_gib: int, client_token: str) -> None:
+        """Ask for a larger capacity; the state is UPDATING until it is there."""
+        ...
+
+    def file_system_delete(self, kind: str, provider_id: str) -> None:
+        """Ask for deletion; ``Conflict`` while mount targets exist or it is being changed, ``NotFound`` when gone."""
+        ...
+
+    def mount_target_ensure(self, provider_id: str, subnet_id: str, security_group_ids: Sequence[str]) -> str:
+        """EFS: a mount target in the subnet's zone; its state in upper case."""
+        ...
+
+    def mount_targets_delete(self, provider_id: str) -> int:
+        """EFS: ask for the deletion of every mount target; how many still exist."""
+        ...
+
+    def association_ensure(self, spec: sv.AssociationSpec, client_token: str) -> sv.SeenAssociation:
+        """Tie a folder to S3, or return what this token tied."""
+        ...
+
+    def associations(self, provider_id: str) -> tuple[sv.SeenAssociation, ...]:
+        """All associations of a file system."""
+        ...
+
+    def association_delete(self, association_id: str) -> None:
+        """Untie; the data on both sides stays. ``NotFound`` when gone."""
+        ...
+
+    def export_begin(self, provider_id: str, paths: Sequence[str], client_token: str) -> str:
+        """Export everything that changed below ``paths``; the task's id."""
+        ...
+
+    def export_state(self, task_id: str) -> str:
+        """PENDING, EXECUTING, SUCCEEDED, FAILED, CANCELED or CANCELING."""
+        ...
+
+    def readings(self, provider_ids: Sequence[str]) -> tuple[sv.StorageReading, ...]:
+        """The newest metrics of these Lustre file systems, in one call."""
         ...

@@ -125,6 +125,27 @@ def _session(access: CloudAccess) -> boto3.Session:
 _build_lock = threading.Lock()
 
 
+@functools.lru_cache(maxsize=256)
+def _service(access: CloudAccess, service: str, attempts: int) -> Any:
+    config = reader_config(access) if attempts > 1 else launch_config(access)
+    client = _session(access).client(service, endpoint_url=access.endpoint_url or None, config=config)  # type: ignore[call-overload]
+    if attempts > 1:
+        client.meta.events.register("before-send", _refuse_late_attempt)
+    return client
+
+
+def reading_client(access: CloudAccess, service: str) -> Any:
+    """A client of any service for reads and for deletions that may be repeated."""
+    with _build_lock:
+        return _service(access, service, READ_ATTEMPTS)
+
+
+def creating_client(access: CloudAccess, service: str) -> Any:
+    """A client of any service for what creates or spends: exactly one HTTP attempt a call."""
+    with _build_lock:
+        return _service(access, service, 1)
+
+
 @functools.lru_cache(maxsize=64)
 def _build(access: CloudAccess) -> Clients:
     session = _session(access)

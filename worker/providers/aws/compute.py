@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from worker.providers import values as v
 from worker.providers.aws import convert
-from worker.providers.aws.clients import Clients, build_clients, call_budget
-from worker.providers.aws.errors import SOURCE, CallBudgetSpent, translate
+from worker.providers.aws.calls import aws_call
+from worker.providers.aws.clients import Clients, build_clients
+from worker.providers.aws.errors import SOURCE
 from worker.providers.aws.preflight import Preflight
-from worker.providers.errors import Conflict, InvalidRequest, NotFound, ProviderError, Unknown
+from worker.providers.errors import Conflict, InvalidRequest, NotFound, Unknown
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeDef, NetworkInterfaceTypeDef
@@ -26,21 +24,6 @@ TERMINATED_A_CALL: Final = 100
 
 _LIVE_STATES: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 _ENDING_STATES: Final = frozenset({"shutting-down", "terminated"})
-
-
-@contextmanager
-def aws_call(operation: str) -> Iterator[None]:
-    """One AWS call: bounded in time, and everything botocore raises leaves as a ``ProviderError``."""
-    try:
-        with call_budget():
-            yield
-    except ProviderError:
-        raise
-    except (BotoCoreError, ClientError, CallBudgetSpent, ValueError) as exc:
-        raise translate(exc, operation) from exc
-    except Exception as exc:
-        # botocore's ResponseParserError and the HTTP library's own errors have no common base.
-        raise translate(exc, operation) from exc
 
 
 class Ec2Compute:

@@ -27,6 +27,7 @@ QUOTA: Final = frozenset(
     {
         "AddressLimitExceeded",
         "AttachmentLimitExceeded",
+        "FileSystemLimitExceeded",
         "InstanceLimitExceeded",
         "InsufficientFreeAddressesInSubnet",
         "MaxFleetCountExceeded",
@@ -38,6 +39,7 @@ QUOTA: Final = frozenset(
         "ResourceCountExceeded",
         "ResourceLimitExceeded",
         "SecurityGroupsPerInterfaceLimitExceeded",
+        "ServiceLimitExceeded",
         "VcpuLimitExceeded",
         "VolumeLimitExceeded",
     }
@@ -89,15 +91,21 @@ AUTH: Final = frozenset(
 CONFLICT: Final = frozenset(
     {
         "ConcurrentModification",
+        "DataRepositoryTaskExecuting",
         "DependencyViolation",
+        "FileSystemAlreadyExists",
+        "FileSystemInUse",
         "IdempotentInstanceTerminated",
         "IdempotentParameterMismatch",
+        "IncompatibleParameterError",
+        "IncorrectFileSystemLifeCycleState",
         "IncorrectInstanceState",
         "IncorrectState",
         "InvalidLaunchTemplateName.AlreadyExistsException",
         "InvalidNetworkInterface.InUse",
         "InvalidPlacementGroup.Duplicate",
         "InvalidPlacementGroup.InUse",
+        "MountTargetConflict",
         "ResourceInUse",
         "ResourceInUseException",
     }
@@ -124,6 +132,7 @@ UNSUPPORTED: Final = frozenset({"InvalidAction", "UnknownOperationException", "U
 #: The request can never succeed as written. "Unsupported" is EC2's word for "not this type in this zone".
 INVALID: Final = frozenset(
     {
+        "BadRequest",
         "InvalidInput",
         "MissingInput",
         "MissingParameter",
@@ -137,7 +146,17 @@ INVALID: Final = frozenset(
 )
 
 _NOT_FOUND_ENDINGS: Final = (".NotFound", ".NotFoundException", ".Unknown")
-_NOT_FOUND: Final = frozenset({"NoSuchEntity", "NoSuchResourceException", "ResourceNotFoundException"})
+_NOT_FOUND: Final = frozenset(
+    {
+        "DataRepositoryAssociationNotFound",
+        "DataRepositoryTaskNotFound",
+        "FileSystemNotFound",
+        "MountTargetNotFound",
+        "NoSuchEntity",
+        "NoSuchResourceException",
+        "ResourceNotFoundException",
+    }
+)
 
 #: Answer of EC2 to a DryRun that would have succeeded.
 DRY_RUN_PASSED: Final = "DryRunOperation"

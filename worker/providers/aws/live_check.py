@@ -10,8 +10,9 @@ from typing import Final
 
 from worker.providers import values as v
 from worker.providers.aws import convert
+from worker.providers.aws.calls import aws_call
 from worker.providers.aws.clients import Clients, build_clients
-from worker.providers.aws.compute import Ec2Compute, aws_call
+from worker.providers.aws.compute import Ec2Compute
 from worker.providers.aws.layouts import BACKENDS, interface_layout
 from worker.providers.errors import InvalidRequest, ProviderError
 
