@@ -146,7 +146,7 @@ def test_export_lag_shows_in_the_metrics(server: AwsServer, storage: AwsFileStor
     assert calm.fullest_free_bytes * 16 < calm.free_bytes
     server.world.fault_add("export-lag")
     time.sleep(0.2)
-    assert (storage.readings([lustre])[0].export_queue_age_s or 0) > 1
+    assert (storage.readings([lustre])[0].export_queue_age_s or 0) >= 1
     task = storage.export_begin(lustre, ["ckpt"], "export-1")
     assert storage.export_begin(lustre, ["ckpt"], "export-1") == task
     eventually(lambda: storage.export_state(task) == "SUCCEEDED")
