@@ -43,12 +43,22 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
     from apps.core.models import Heartbeat
     from apps.health.models import Finding
     from apps.jobs.models import Job
-    from apps.teams.models import User
+    from apps.teams.models import SavedView, User
     from tests.demo_more import demo_more
     from tests.demo_rows import demo_rows
 
     call_command("migrate", verbosity=0)
     demo_more(demo_rows())
+    for number, (name, query) in enumerate(
+        (("My running jobs", "phase=RUNNING&sort=name"), ("Failed", "phase=FAILED"))
+    ):
+        SavedView.objects.create(
+            owner=User.objects.get(username="owner"),
+            page="/jobs",
+            name=name,
+            query=query,
+            hidden_columns=["cost"] * number,
+        )
     Heartbeat.objects.update_or_create(name="housekeeping", defaults={"beat_at": clock.now()})
     for user in User.objects.all():
         user.set_password(PASSWORD)
@@ -104,6 +114,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("connection", "operator", f"/connections/{uid(CloudAccount)}"),
         ("connection-new", "operator", "/connections/new"),
         ("connection-edit", "operator", f"/connections/{uid(CloudAccount)}/edit"),
+        ("views", "owner", "/views"),
         ("tokens", "owner", "/tokens"),
         ("audit", "admin", "/audit"),
         ("admin", "admin", "/admin/"),

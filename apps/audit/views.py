@@ -73,6 +73,12 @@ class AuditPage(Page):
                 "-verb": "-verb",
             },
             labels=LABELS,
+            columns={
+                "who": (2, gettext_lazy("Who")),
+                "object": (4, gettext_lazy("Object")),
+                "change": (5, gettext_lazy("Before → after")),
+                "address": (6, gettext_lazy("From where")),
+            },
         )
         context = {
             "list": found,

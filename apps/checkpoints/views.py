@@ -110,6 +110,14 @@ class CheckpointsByJob(Page):
             sorts={"-changed": "-newest_at", "changed": "newest_at", "name": "name", "-name": "-name"},
             labels={"team": gettext_lazy("Team"), "q": gettext_lazy("Text")},
             limit=30,
+            columns={
+                "team": (2, gettext_lazy("Team")),
+                "steps": (3, gettext_lazy("Steps, oldest first")),
+                "resume": (4, gettext_lazy("Would resume from")),
+                "count": (5, gettext_lazy("Checkpoints")),
+                "size": (6, gettext_lazy("Size")),
+                "changed": (7, gettext_lazy("Changed")),
+            },
         )
         shown = series_rows(found.rows)
         context = {
@@ -149,6 +157,15 @@ class CheckpointList(Page):
                 "q": gettext_lazy("Text"),
             },
             words={"state": lambda v: str(CheckpointState(v).label)},
+            columns={
+                "job": (2, gettext_lazy("Job")),
+                "state": (3, gettext_lazy("State")),
+                "why": (4, gettext_lazy("Why")),
+                "layout": (5, gettext_lazy("Layout")),
+                "size": (6, gettext_lazy("Size")),
+                "files": (7, gettext_lazy("Files")),
+                "changed": (8, gettext_lazy("Changed")),
+            },
         )
         context = {
             "list": found,

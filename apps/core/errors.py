@@ -35,6 +35,14 @@ class Refusal(Exception):
         self.retry_after_s = retry_after_s
 
 
+class Elsewhere(Exception):
+    """What was asked for lies at another address of the portal; the page answers with a redirect."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 class NotFound(Refusal):
     """The object does not exist, or not for this actor: the two look the same on purpose."""
 

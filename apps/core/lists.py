@@ -15,7 +15,7 @@ from django_filters import FilterSet
 
 from apps.core import pagination
 from apps.core.api import filtered
-from apps.core.errors import BadQuery
+from apps.core.errors import BadQuery, Elsewhere
 
 M = TypeVar("M", bound=Model)
 PAGE_SIZE = 50
@@ -33,6 +33,30 @@ class Chip:
 
 
 @dataclass(frozen=True)
+class ListSetup:
+    """How a person has set up one list page: hidden columns by name, the view in force, and where their default is."""
+
+    hidden: frozenset[str] = frozenset()
+    view_name: str = ""
+    default_address: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that may be hidden: its name, its words, its place in the table counted from 1."""
+
+    name: str
+    label: Any
+    place: int
+    is_hidden: bool
+
+
+#: ``?view=``: which saved view an address belongs to; this one says "none, not even my default".
+VIEW = "view"
+NO_VIEW = "all"
+
+
+@dataclass(frozen=True)
 class Listing(Generic[M]):
     """One page of a list and what its template needs besides.
 
@@ -47,6 +71,15 @@ class Listing(Generic[M]):
     values: dict[str, list[str]]
     chips: list[Chip]
     clear: str
+    path: str
+    query: str
+    columns: list[Column]
+    view_name: str
+
+    @property
+    def hidden(self) -> str:
+        """The classes that hide columns of the table."""
+        return " ".join(f"hide-{column.place}" for column in self.columns if column.is_hidden)
 
     @property
     def rows(self) -> list[M]:
@@ -68,7 +101,7 @@ def filtered_rows(
 ) -> tuple[QuerySet[M], dict[str, list[str]]]:
     """Apply a FilterSet to the address strictly. Raises BadQuery naming an unknown parameter or value."""
     names = {*filter_class.base_filters, *known}
-    unknown = sorted(set(request.GET) - names)
+    unknown = sorted(set(request.GET) - names - {VIEW})
     if unknown:
         raise BadQuery(
             _("unknown query parameter %(unknown)s; known here: %(known)s")
@@ -87,13 +120,19 @@ def listing(
     words: Mapping[str, Callable[[str], str]] | None = None,
     known: Sequence[str] = (),
     limit: int = PAGE_SIZE,
+    columns: Mapping[str, tuple[int, Any]] | None = None,
 ) -> Listing[M]:
     """One page of ``rows`` as the address asks for it; two queries.
 
     ``sorts`` maps the names ``?sort=`` takes to non-null columns, the first is the default. ``labels``
     names the filters for chips, ``words`` turns a filter's values into words, ``known`` lists
-    further parameters the page reads itself. Raises BadQuery.
+    further parameters the page reads itself, ``columns`` the columns that may be hidden as
+    {name: (place in the table counted from 1, words)}. Raises BadQuery, and Elsewhere for a bare
+    address where the person has a default view.
     """
+    setup = setup_of(request)
+    if not request.GET and setup.default_address and not getattr(request, "htmx", False):
+        raise Elsewhere(setup.default_address)
     matching, values = filtered_rows(request, rows, filter_class, ("sort", "cursor", *known), labels)
     sort = request.GET.get("sort") or next(iter(sorts))
     if sort not in sorts:
@@ -113,16 +152,41 @@ def listing(
         matching.count(),
         sort,
         values,
-        _chips(request, values, labels, words or {}),
-        _bare(request, values),
+        _chips(request, values, labels, words or {}, setup),
+        _bare(request, values, setup),
+        request.path,
+        _query(request),
+        [Column(name, label, place, name in setup.hidden) for name, (place, label) in (columns or {}).items()],
+        setup.view_name,
     )
 
 
-def _bare(request: HttpRequest, values: Mapping[str, list[str]]) -> str:
+def setup_of(request: HttpRequest) -> ListSetup:
+    """How the asker has set up this list; whoever keeps it puts its reader on the request."""
+    read = getattr(request, "list_setup", None)
+    return read(request) if read is not None else ListSetup()
+
+
+def _query(request: HttpRequest) -> str:
+    """Filters and order of the address, as a saved view keeps them."""
     query = request.GET.copy()
-    for name in (*values, "cursor"):
+    for name in ("cursor", VIEW):
         query.pop(name, None)
-    return f"{request.path}?{query.urlencode()}" if query else request.path
+    return query.urlencode()
+
+
+def _address(path: str, query: str, setup: ListSetup) -> str:
+    """The address of a query; a bare one would lead to the person's default view, so it says that none is wanted."""
+    if not query and setup.default_address:
+        return f"{path}?{VIEW}={NO_VIEW}"
+    return f"{path}?{query}" if query else path
+
+
+def _bare(request: HttpRequest, values: Mapping[str, list[str]], setup: ListSetup) -> str:
+    query = request.GET.copy()
+    for name in (*values, "cursor", VIEW):
+        query.pop(name, None)
+    return _address(request.path, query.urlencode(), setup)
 
 
 def _chips(
@@ -130,6 +194,7 @@ def _chips(
     values: Mapping[str, list[str]],
     labels: Mapping[str, Any],
     words: Mapping[str, Callable[[str], str]],
+    setup: ListSetup,
 ) -> list[Chip]:
     chips = []
     for name, found in values.items():
@@ -137,14 +202,15 @@ def _chips(
         for part in parts:
             query = request.GET.copy()
             query.pop("cursor", None)
+            query.pop(VIEW, None)
             rest = [p for p in parts if p != part]
             if rest:
                 query.setlist(name, [",".join(rest)])
             else:
                 query.pop(name, None)
             shown = words[name](part) if name in words else part
-            text = query.urlencode()
-            chips.append(Chip(str(labels.get(name, name)), shown, f"{request.path}?{text}" if text else request.path))
+            address = _address(request.path, query.urlencode(), setup)
+            chips.append(Chip(str(labels.get(name, name)), shown, address))
     return chips
 
 

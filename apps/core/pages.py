@@ -12,13 +12,13 @@ import structlog
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.db import IntegrityError, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views import View
 
 from apps.core.actors import actor_of
-from apps.core.errors import Forbidden, NotFound, Refusal
+from apps.core.errors import Elsewhere, Forbidden, NotFound, Refusal
 from apps.core.models import IdempotencyRecord
 
 log = structlog.get_logger(__name__)
@@ -92,6 +92,8 @@ class Page(View):
                 return refusal_page(request, Forbidden(_("Your roles do not include this. A team lead or admin can.")))
         try:
             return super().dispatch(request, *args, **kwargs)
+        except Elsewhere as found:
+            return HttpResponseRedirect(found.address)
         except Refusal as refusal:
             log.info("refused", code=refusal.code, detail=refusal.detail, status=refusal.status)
             return refusal_page(request, refusal)

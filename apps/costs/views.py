@@ -151,6 +151,13 @@ class LedgerPage(Page):
                 "unit": lambda v: str(Unit(v).label),
                 "kind": lambda v: str(PostingKind(v).label),
             },
+            columns={
+                "posting": (2, gettext_lazy("Posting")),
+                "team": (3, gettext_lazy("Team")),
+                "unit": (4, gettext_lazy("Unit")),
+                "job": (9, gettext_lazy("Job")),
+                "memo": (10, gettext_lazy("Memo")),
+            },
         )
         context = {
             "list": found,

@@ -188,6 +188,16 @@ class GpuTable(Page):
             sorts=GPU_SORTS,
             labels={"cluster": _("Cluster"), "on_bus": _("On the bus"), "q": _("Text")},
             words={"on_bus": lambda v: _("yes") if v == "True" else _("no")},
+            columns={
+                "bus": (3, gettext_lazy("Bus")),
+                "temperature": (4, gettext_lazy("Temperature")),
+                "power": (5, gettext_lazy("Power")),
+                "sm": (6, gettext_lazy("SM active")),
+                "tensor": (7, gettext_lazy("Tensor active")),
+                "memory": (8, gettext_lazy("Memory in use")),
+                "xid": (9, gettext_lazy("Last XID")),
+                "read": (10, gettext_lazy("Read")),
+            },
         )
         context = {"list": found, "clusters": list(clusters_visible_to(self.actor)[:200])}
         return render(request, "health/gpus.html", context)
@@ -252,6 +262,14 @@ class FindingList(Page):
             words={
                 "phase": lambda v: str(FindingPhase(v).label),
                 "severity": lambda v: str(Severity(v).label),
+            },
+            columns={
+                "severity": (2, gettext_lazy("Severity")),
+                "state": (3, gettext_lazy("State")),
+                "node": (4, gettext_lazy("Node")),
+                "answer": (5, gettext_lazy("What was done, what to do")),
+                "count": (6, gettext_lazy("How often")),
+                "last_seen": (7, gettext_lazy("Last seen")),
             },
         )
         context = {
@@ -352,6 +370,11 @@ class XidPage(Page):
             labels={"severity": _("Severity"), "code": _("Code"), "q": _("Text")},
             words={"severity": lambda v: str(Severity(v).label)},
             limit=200,
+            columns={
+                "nvidia": (3, gettext_lazy("NVIDIA's action")),
+                "severity": (4, gettext_lazy("Severity here")),
+                "action": (5, gettext_lazy("Action here")),
+            },
         )
         context = {
             "list": found,

@@ -48,6 +48,21 @@ LABELS = {
 }
 
 
+#: Columns that may be hidden and their places in the table.
+COLUMNS = {
+    "phase": (3, gettext_lazy("State")),
+    "team": (4, gettext_lazy("Team")),
+    "person": (5, gettext_lazy("Owner")),
+    "cluster": (6, gettext_lazy("Cluster")),
+    "gpus": (7, gettext_lazy("GPUs")),
+    "waited": (8, gettext_lazy("Waited")),
+    "ran": (9, gettext_lazy("Ran")),
+    "progress": (10, gettext_lazy("Progress")),
+    "cost": (11, gettext_lazy("Cost")),
+    "submitted": (12, gettext_lazy("Submitted")),
+}
+
+
 @dataclass(frozen=True)
 class JobRow:
     """One row of the list: the job, what it cost, when its waiting ended, and whether one may stop it."""
@@ -90,6 +105,7 @@ class JobList(Page):
             sorts=SORTS,
             labels=LABELS,
             words={"phase": lambda value: str(JobPhase(value).label)},
+            columns=COLUMNS,
         )
         rows = rows_of(self.actor, found.rows)
         # New rows are told of only where they would appear: at the head of the newest-first list.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponseBase
 
 from apps.teams.permissions import ANONYMOUS, actor_for_user
+from apps.teams.saved_views import list_setup
 
 
 class ActorMiddleware:
@@ -22,6 +23,7 @@ class ActorMiddleware:
             request.actor = actor_for_user(  # type: ignore[attr-defined]
                 request.user, request_id=request_id, address=request.META.get("REMOTE_ADDR", "")
             )
+            request.list_setup = list_setup  # type: ignore[attr-defined]
         else:
             request.actor = ANONYMOUS  # type: ignore[attr-defined]
         return self.get_response(request)

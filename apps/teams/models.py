@@ -81,6 +81,41 @@ class ServiceAccount(Recorded):
         return f"{self.team.slug}/{self.name}"
 
 
+class SavedView(Recorded):
+    """A list page as one person set it up: filters and order as a query, and hidden columns by name.
+
+    The row without a name holds the columns the person hides on the page when no view is in force.
+    ``team`` shares a named view with a team.
+    """
+
+    uid_prefix = "view"
+
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="saved_views")
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="saved_views")
+    page = models.CharField(max_length=100)
+    name = models.CharField(max_length=60, blank=True, default="")
+    query = models.CharField(max_length=1000, blank=True, default="")
+    hidden_columns = models.JSONField(default=list)
+    is_default = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "page", "name"], name="teams_one_view_per_name"),
+            models.UniqueConstraint(
+                fields=["owner", "page"], condition=Q(is_default=True), name="teams_one_default_view"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Page and name."""
+        return f"{self.page} {self.name}"
+
+    @property
+    def address(self) -> str:
+        """Where the view is seen."""
+        return f"{self.page}?{self.query}{'&' if self.query else ''}view={self.uid}"
+
+
 class ApiToken(Recorded):
     """A bearer token of a person or a service account: only its digest is kept, it always expires.
 
