@@ -82,6 +82,11 @@ class Listing(Generic[M]):
         return " ".join(f"hide-{column.place}" for column in self.columns if column.is_hidden)
 
     @property
+    def csv_most(self) -> int:
+        """How many rows a CSV of this list holds where it cannot hold them all; 0 where it does."""
+        return MAX_CSV_ROWS if self.total > MAX_CSV_ROWS else 0
+
+    @property
     def rows(self) -> list[M]:
         """The rows of this page."""
         return self.window.rows

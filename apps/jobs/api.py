@@ -18,6 +18,7 @@ from apps.core.errors import BadQuery, NotFound
 from apps.core.pages import PUBLIC
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
+from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
 from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
 from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
@@ -138,14 +139,19 @@ class JobDetailSerializer(JobSerializer):
     sentence = serializers.SerializerMethodField()
     attempts = AttemptSerializer(many=True, read_only=True)
     usd = serializers.SerializerMethodField()
+    slow = serializers.SerializerMethodField()
     script = serializers.CharField(read_only=True)
 
     class Meta(JobSerializer.Meta):
-        fields = [*JobSerializer.Meta.fields, "sentence", "attempts", "usd", "script"]
+        fields = [*JobSerializer.Meta.fields, "sentence", "slow", "attempts", "usd", "script"]
 
     def get_sentence(self, job: Job) -> str:
         """What is going on."""
         return job_sentence(job)
+
+    def get_slow(self, job: Job) -> list[dict[str, str]]:
+        """Why a running job may be slow: code and sentence of each reason; empty when there is nothing to say."""
+        return [{"code": reason.code, "text": reason.text} for reason in slow_reasons_of(job)]
 
     def get_usd(self, job: Job) -> dict[str, Any]:
         """Held, charged, released."""

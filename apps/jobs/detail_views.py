@@ -12,12 +12,15 @@ from django.utils.translation import gettext as _
 
 from apps.checkpoints.models import Checkpoint
 from apps.checkpoints.selectors import newest_complete
+from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.errors import BadQuery
 from apps.core.pages import Page
 from apps.costs.states import Unit
+from apps.health.models import Finding
 from apps.health.selectors import live_findings
 from apps.health.states import FATAL
+from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job, LogChunk, RunnerStream
 from apps.jobs.permissions import can_cancel_job
@@ -36,10 +39,8 @@ def page_address(name: str, uid: str) -> str:
         return ""
 
 
-def node_marks(job: Job, attempt: Attempt | None) -> list[dict[str, Any]]:
+def node_marks(attempt: Attempt | None, rows: list[Node], findings: dict[int, list[Finding]]) -> list[dict[str, Any]]:
     """The nodes an attempt runs or ran on: the colour of each one's health, the words behind it, when it was heard."""
-    rows = nodes_of(job, attempt)
-    findings = live_findings([row.pk for row in rows])
     heard = nodes_heard(attempt)
     marks: list[dict[str, Any]] = []
     for row in rows:
@@ -56,7 +57,7 @@ def node_marks(job: Job, attempt: Attempt | None) -> list[dict[str, Any]]:
     return [{**mark, "heard_at": heard.get(mark["name"])} for mark in marks]
 
 
-class _JobPage(Page):
+class JobPage(Page):
     """One job, fetched with the right to see it; subclasses name their tab."""
 
     right = "jobs.view"
@@ -72,22 +73,28 @@ class _JobPage(Page):
         attempts = attempts_of(job)
         attempt = attempts[-1] if attempts else None
         sums = job_sums(job)
+        rows = nodes_of(job, attempt)
+        findings = live_findings([row.pk for row in rows])
         return {
             "job": job,
             "attempts": attempts,
             "attempt": attempt,
-            "sentence": job_sentence(job, attempt),
+            "sentence": job_sentence(job, attempt, sums),
             "may_stop": can_cancel_job(self.actor, job) and not job.has_ended,
             "is_cancelling": job.stop_kind == "cancel",
             "sums": sums,
             "net_held": sums.held - sums.released,
-            "nodes": node_marks(job, attempt),
+            "nodes": node_marks(attempt, rows, findings),
+            "node_rows": rows,
+            "findings": findings,
             "tab": self.tab,
             "tabs": [
                 ("overview", "job", _("Overview")),
                 ("logs", "job-logs", _("Logs")),
+                ("metrics", "job-metrics", _("Metrics")),
                 ("checkpoints", "job-checkpoints", _("Checkpoints")),
                 ("timeline", "job-timeline", _("Timeline")),
+                ("events", "job-events", _("Events")),
                 ("config", "job-config", _("Config")),
                 ("cost", "job-cost", _("Cost")),
             ],
@@ -102,7 +109,7 @@ class _JobPage(Page):
         return render(request, f"{template}#live" if getattr(request, "htmx", False) else template, context)
 
 
-class JobOverview(_JobPage):
+class JobOverview(JobPage):
     """State, curves, where the time went."""
 
     tab = "overview"
@@ -117,14 +124,16 @@ class JobOverview(_JobPage):
         context |= {
             "points": points[-1:],
             "has_curve": len(points) > 1,
-            "table": _thinned(points, 24),
+            "table": thinned(points, 24),
             "uses": time_use(spans),
             "bars": _bars(spans, whole),
+            "slow": slow_reasons(job, context["attempt"], points, context["node_rows"], context["findings"]),
         }
         return self.answer(request, "jobs/job_overview.html", context)
 
 
-def _thinned(points: list[Any], most: int) -> list[Any]:
+def thinned(points: list[Any], most: int) -> list[Any]:
+    """At most ``most`` of them, evenly, the last always kept."""
     if len(points) <= most:
         return points
     stride = len(points) / most
@@ -142,26 +151,28 @@ def _bars(spans: list[Any], whole: float) -> list[dict[str, Any]]:
     return bars
 
 
-class JobCurve(_JobPage):
+class JobCurve(JobPage):
     """The curves as the page's chart script reads them."""
 
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """JSON, attempts joined."""
         job = self.job(uid)
-        curve = curve_of(progress_of(job))
+        points = progress_of(job)
+        curve, took = curve_of(points), step_times(points)
         return JsonResponse(
             {
                 "steps": curve.steps,
                 "loss": curve.loss,
                 "lost_loss": curve.lost_loss,
                 "tokens_per_s": curve.tokens_per_s,
+                "step_s": [took.get(step) for step in curve.steps],
                 "joins": curve.joins,
                 "is_open": not job.has_ended,
             }
         )
 
 
-class JobLogs(_JobPage):
+class JobLogs(JobPage):
     """The log viewer."""
 
     tab = "logs"
@@ -196,7 +207,7 @@ def _chunk(chunk: LogChunk) -> dict[str, Any]:
     }
 
 
-class JobLogData(_JobPage):
+class JobLogData(JobPage):
     """Log chunks for the viewer."""
 
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
@@ -221,7 +232,7 @@ class JobLogData(_JobPage):
         )
 
 
-class JobLogText(_JobPage):
+class JobLogText(JobPage):
     """The whole log as a file."""
 
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
@@ -241,7 +252,7 @@ class JobLogText(_JobPage):
         return response
 
 
-class JobCheckpoints(_JobPage):
+class JobCheckpoints(JobPage):
     """What the job wrote."""
 
     tab = "checkpoints"
@@ -264,7 +275,7 @@ def _short(path: str) -> str:
     return path if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
 
 
-class JobTimeline(_JobPage):
+class JobTimeline(JobPage):
     """What happened, newest first."""
 
     tab = "timeline"
@@ -277,7 +288,7 @@ class JobTimeline(_JobPage):
         return self.answer(request, "jobs/job_timeline.html", context)
 
 
-class JobConfig(_JobPage):
+class JobConfig(JobPage):
     """What was asked for."""
 
     tab = "config"
@@ -307,7 +318,7 @@ class JobConfig(_JobPage):
         return self.answer(request, "jobs/job_config.html", context)
 
 
-class JobCost(_JobPage):
+class JobCost(JobPage):
     """Hold, charges and release, both legs of each."""
 
     tab = "cost"

@@ -12,6 +12,7 @@ from apps.checkpoints.states import CheckpointState
 from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
 from apps.core import clock, units
+from apps.costs.selectors import Sums
 from apps.jobs.models import Attempt, Job
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
 from apps.jobs.states import AttemptPhase, JobPhase
@@ -85,7 +86,7 @@ def attempt_words(attempt: Attempt) -> str:
     return _("attempt %(number)s, resumed from step %(step)s") % facts
 
 
-def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None) -> str:
+def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None, sums: Sums) -> str:
     """Nodes, since when, progress, finish, checkpoint, money."""
     parts = []
     since = units.duration(clock.now() - attempt.started_at) if attempt and attempt.started_at else "–"
@@ -105,7 +106,6 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
         parts.append(_("finishes in about %(left)s") % {"left": units.duration(left)})
     if newest is not None:
         parts.append(_("last checkpoint %(age)s ago") % {"age": units.duration(clock.now() - newest.changed_at)})
-    sums = job_sums(job)
     parts.append(
         _("%(charged)s charged of %(held)s held")
         % {"charged": units.usd(sums.charged), "held": units.usd(sums.held - sums.released)}
@@ -131,8 +131,11 @@ def _end_words(job: Job) -> str:
     return words.get(job.reason, job.reason or job.message or "–")
 
 
-def job_sentence(job: Job, attempt: Attempt | None = None) -> str:
-    """What is going on with a job, since when, what next, and whether anyone must act."""
+def job_sentence(job: Job, attempt: Attempt | None = None, sums: Sums | None = None) -> str:
+    """What is going on with a job, since when, what next, and whether anyone must act.
+
+    ``sums`` are the job's from the ledger where the caller has read them already.
+    """
     attempt = attempt or current_attempt(job)
     newest = (
         Checkpoint.objects.filter(series_id=job.series_id, state=CheckpointState.COMPLETE)
@@ -140,12 +143,13 @@ def job_sentence(job: Job, attempt: Attempt | None = None) -> str:
         .first()
     )
     since = units.duration(clock.now() - job.phase_since)
-    charged: Decimal = job_sums(job).charged
+    sums = sums or job_sums(job)
+    charged: Decimal = sums.charged
     match job.phase:
         case JobPhase.PENDING | JobPhase.QUEUED:
             return waiting_sentence(job, attempt)
         case JobPhase.RUNNING:
-            return running_sentence(job, attempt, newest)
+            return running_sentence(job, attempt, newest, sums)
         case JobPhase.RECOVERING:
             where = (
                 _("from step %(step)s") % {"step": units.count(attempt.resume_step)}

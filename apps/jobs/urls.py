@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.jobs import cluster_views, detail_views, stop_views, submit_views, views
+from apps.jobs import cluster_views, detail_views, evidence_views, stop_views, submit_views, views
 
 urlpatterns: list[URLPattern] = [
     path("jobs", views.JobList.as_view(), name="jobs"),
@@ -23,6 +23,8 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<str:uid>/logs.txt", detail_views.JobLogText.as_view(), name="job-logs-text"),
     path("jobs/<str:uid>/checkpoints", detail_views.JobCheckpoints.as_view(), name="job-checkpoints"),
     path("jobs/<str:uid>/timeline", detail_views.JobTimeline.as_view(), name="job-timeline"),
+    path("jobs/<str:uid>/metrics", evidence_views.JobMetrics.as_view(), name="job-metrics"),
+    path("jobs/<str:uid>/events", evidence_views.JobEvents.as_view(), name="job-events"),
     path("jobs/<str:uid>/config", detail_views.JobConfig.as_view(), name="job-config"),
     path("jobs/<str:uid>/cost", detail_views.JobCost.as_view(), name="job-cost"),
     path("jobs/<str:uid>/cancel", detail_views.StopJob.as_view(kind="cancel"), name="job-cancel"),

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from apps.clusters.selectors import clusters_visible_to
 from apps.core import clock
-from apps.core.lists import csv_answer, filtered_rows, listing
+from apps.core.lists import MAX_CSV_ROWS, csv_answer, filtered_rows, listing
 from apps.core.pages import Page
 from apps.costs.selectors import sums_of
 from apps.jobs.filters import JobFilter
@@ -160,9 +160,9 @@ class JobCsv(Page):
     right = "jobs.view"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        """Every matching job, newest first."""
+        """The matching jobs, newest first; where more match than fit, its last line and the list say so."""
         matching, _values = filtered_rows(request, jobs_visible_to(self.actor), JobFilter, ("sort", "cursor"), LABELS)
-        jobs = list(matching.order_by("-created_at", "-id")[:20_001])
+        jobs = list(matching.order_by("-created_at", "-id")[: MAX_CSV_ROWS + 1])
         sums = {}
         for start in range(0, len(jobs), 500):
             sums.update(sums_of(job.uid for job in jobs[start : start + 500]))

@@ -49,6 +49,7 @@
     }
     function draw(name, series, columns) {
       var box = root.querySelector('[data-plot="' + name + '"]');
+      if (!box) { return; }
       var data = [latest.steps].concat(columns);
       if (plots[name]) { plots[name].setData(data); return; }
       box.textContent = "";
@@ -84,6 +85,7 @@
       draw("loss", [line(say.wordLoss, "--qd-s1")].concat(lost ? [line(say.wordLost, "--qd-s2", true)] : []),
         [curve.loss].concat(lost ? [curve.lost_loss] : []));
       draw("tokens_per_s", [line("tokens/s", "--qd-s1")], [curve.tokens_per_s]);
+      draw("step_s", [line("s", "--qd-s1")], [curve.step_s]);
     }
     function load() {
       if (document.hidden) { window.setTimeout(load, EVERY_MS); return; }

@@ -112,6 +112,20 @@ def test_csv_holds_the_filtered_set_and_runs_in_no_spreadsheet(sign_in: SignIn, 
     assert rows[1]["ended_at"].endswith("Z")
 
 
+def test_a_csv_that_cannot_hold_all_says_so_in_the_file_and_on_the_page(sign_in: SignIn, monkeypatch: Any) -> None:
+    from apps.core import lists
+    from apps.jobs import views
+
+    client = sign_in("owner")
+    assert "the newest" not in client.get("/jobs").content.decode()
+    for module in (lists, views):
+        monkeypatch.setattr(module, "MAX_CSV_ROWS", 3)
+    assert "the newest 3" in client.get("/jobs").content.decode()
+    lines = client.get("/jobs/export.csv").content.decode().splitlines()
+    assert len(lines) == 5
+    assert lines[-1].startswith("cut after 3 rows")
+
+
 @pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", "\tx", "\rx"])
 def test_formula_guard(text: str) -> None:
     assert guarded(text) == f"'{text}"
