@@ -186,6 +186,7 @@ class Frame:
             "ago": gettext("%(age)s ago"),
             "inn": gettext("in %(age)s"),
             "copied": gettext("Copied"),
+            "newer": gettext("%(n)s new"),
             "uncopied": gettext("The browser did not allow copying"),
         }
         return json.dumps(words, ensure_ascii=False)

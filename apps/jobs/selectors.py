@@ -100,14 +100,14 @@ def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
         return _("is already being stopped")
     if not can_cancel_job(actor, job):
         return _("is not yours to stop")
+    if kind == "requeue" and job.phase != JobPhase.RUNNING:
+        return _("does not run: there is nothing to start again")
     return ""
 
 
 def _stop_outcome(job: Job, kind: str, step: int | None, usd: Decimal) -> str:
     facts = {"step": units.count(step), "usd": units.usd(usd)}
     if kind == "requeue":
-        if job.phase != JobPhase.RUNNING:
-            return _("is submitted anew")
         if step is None:
             return _("starts again from the beginning: it has no complete checkpoint")
         return _("starts again from step %(step)s") % facts

@@ -47,6 +47,42 @@
   document.addEventListener("htmx:oobBeforeSwap", function (event) {
     if (holdsFocus(event.detail.target)) { event.detail.shouldSwap = false; }
   });
+  /* A list that polls itself whole: rows are freshened where they stand, new ones wait behind a pill, so that
+     nothing moves under the pointer. A row is known by its first link. */
+  function rowsOf(scope) {
+    var found = new Map();
+    all("table.rows > tbody > tr", scope).forEach(function (row) {
+      var link = one("a[href]", row);
+      if (link) { found.set(link.getAttribute("href"), row); }
+    });
+    return found;
+  }
+  document.addEventListener("htmx:beforeSwap", function (event) {
+    var detail = event.detail, elt = detail.requestConfig && detail.requestConfig.elt, target = detail.target;
+    var trigger = elt ? elt.getAttribute("hx-trigger") || "" : "";
+    if (!detail.shouldSwap || trigger.indexOf("every") !== 0 || elt !== target || !one("table.rows", target)) { return; }
+    var old = rowsOf(target);
+    var fresh = rowsOf(new DOMParser().parseFromString(detail.serverResponse, "text/html"));
+    var added = Array.from(fresh.keys()).filter(function (key) { return !old.has(key); });
+    if (!old.size || !added.length) { return; }
+    detail.shouldSwap = false;
+    old.forEach(function (row, key) {
+      if (fresh.has(key) && !holdsFocus(row)) { row.innerHTML = fresh.get(key).innerHTML; freshen(row); }
+    });
+    if (window.htmx) { window.htmx.process(target); }
+    var pill = one("button.new-pill", target);
+    if (!pill) {
+      pill = document.createElement("button");
+      pill.type = "button";
+      pill.className = "new-pill";
+      pill.addEventListener("click", function () {
+        window.htmx.ajax("GET", elt.getAttribute("hx-get"), { target: target, swap: "outerHTML" });
+      });
+      target.prepend(pill);
+    }
+    var text = fill(words.newer, { n: added.length });
+    if (pill.textContent !== text) { pill.textContent = text; say(text); }
+  });
   /* A row that was ticked stays ticked when its fresh copy arrives. */
   document.addEventListener("htmx:oobBeforeSwap", function (event) {
     var old = event.detail.target, fresh = event.detail.fragment;

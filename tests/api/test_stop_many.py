@@ -37,10 +37,22 @@ def test_each_job_has_its_own_result(as_user: Any, owner: Any, job: Any, team: A
     ]
 
 
+def test_only_a_running_job_starts_again(as_user: Any, owner: Any, job: Any) -> None:
+    body = {"kind": "requeue", "uids": [job.uid]}
+    told = as_user(owner).send("POST", "jobs/stop", body).json()["results"]
+    assert told[0]["problem"] == "does not run: there is nothing to start again"
+    Job.objects.filter(pk=job.pk).update(phase="RUNNING")
+    told = as_user(owner).send("POST", "jobs/stop", body).json()["results"]
+    assert (told[0]["is_stopped"], told[0]["problem"]) == (True, "")
+    assert "from the beginning" in told[0]["outcome"]
+    job.refresh_from_db()
+    assert job.stop_kind == "requeue"
+
+
 def test_a_repeated_request_stops_once(as_user: Any, owner: Any, job: Any) -> None:
     client = as_user(owner)
-    first = client.send("POST", "jobs/stop", {"kind": "requeue", "uids": [job.uid]}, Idempotency_Key="s1")
-    again = client.send("POST", "jobs/stop", {"kind": "requeue", "uids": [job.uid]}, Idempotency_Key="s1")
+    first = client.send("POST", "jobs/stop", {"kind": "cancel", "uids": [job.uid]}, Idempotency_Key="s1")
+    again = client.send("POST", "jobs/stop", {"kind": "cancel", "uids": [job.uid]}, Idempotency_Key="s1")
     assert first.json() == again.json()
     assert again["Idempotent-Replayed"] == "true"
 

@@ -47,6 +47,7 @@ def test_work_in_a_browser(window: Any, live_server: Any) -> None:
     a_pasted_script_becomes_a_job(window, live_server.url)
     output_is_text_whatever_it_holds(window, live_server.url, rows)
     the_palette_and_the_keyboard(window, live_server.url, rows)
+    new_rows_wait_behind_a_pill(window, live_server.url, rows)
     ticked_rows_survive_polls_and_are_cancelled(window, live_server.url, rows)
     settings_of_the_person(window, live_server.url)
 
@@ -168,6 +169,31 @@ def the_palette_and_the_keyboard(window: Any, origin: str, rows: Any) -> None:
     visitor.open("/jobs")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "q"
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def new_rows_wait_behind_a_pill(window: Any, origin: str, rows: Any) -> None:
+    from apps.health.models import Finding
+
+    visitor = visitor_of(window, origin)
+    page = visitor.page
+    node = rows.nodes["p5-main-6"]
+    facts = {"node": node, "source": "test", "severity": "watch", "suggested_action": "look"}
+    first = Finding.objects.create(code="one", title="The first of two", **facts)
+    visitor.open("/findings")
+    place = "document.querySelector('#finding-rows tbody tr').getBoundingClientRect().top"
+    before = page.evaluate(place)
+    Finding.objects.create(code="two", title="The second of two", **facts)
+    Finding.objects.filter(pk=first.pk).update(title="The first, told anew")
+    pill = page.get_by_role("button", name="1 new", exact=True)
+    pill.wait_for(timeout=15_000)
+    assert page.locator("text=The first, told anew").count() == 1
+    assert page.locator("text=The second of two").count() == 0
+    assert abs(page.evaluate(place) - before) < 1
+    pill.click()
+    page.wait_for_selector("text=The second of two")
+    assert page.get_by_role("button", name="1 new", exact=True).count() == 0
     assert visitor.complaints == []
     visitor.context.close()
 
