@@ -11,16 +11,51 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from apps.core.said import said
 from tests.demo_rows import DemoRows, _Seed
 
 CHECKS = (
-    ("subnet", True, "subnet-0a1b2c3d is in zone use1-az4."),
-    ("instance-type-offered", True, "p5en.48xlarge is offered in use1-az4."),
-    ("interfaces", True, "17 interfaces a node, 16 of them EFA, fit p5en.48xlarge."),
-    ("subnet-addresses", True, "8 nodes take 8 addresses, 231 are free."),
-    ("security-groups", True, "sg-0a1b2c3d lets its own members reach each other."),
-    ("vcpu-quota", False, "8 nodes take 1536 vCPUs; 'Running On-Demand P instances' allows 768, 384 are in use."),
-    ("permission-to-launch", True, "A dry run was allowed."),
+    ("subnet", True, said("%(subnet)s is in zone %(zone)s.", subnet="subnet-0a1b2c3d", zone="use1-az4")),
+    ("instance-type-offered", True, said("%(type)s is offered in %(zone)s.", type="p5en.48xlarge", zone="use1-az4")),
+    (
+        "interfaces",
+        True,
+        said("%(n)s interfaces a node, %(efas)s of them EFA, fit %(type)s.", n=17, efas=16, type="p5en.48xlarge"),
+    ),
+    (
+        "subnet-addresses",
+        True,
+        said(
+            "%(sentence)s.",
+            sentence=said(
+                "%(subnet)s has %(free)s free addresses, %(nodes)s nodes × %(each)s need %(needed)s",
+                subnet="subnet-0a1b2c3d",
+                free="231",
+                nodes=8,
+                each=1,
+                needed="8",
+            ),
+        ),
+    ),
+    ("security-groups", True, said("%(groups)s allow all traffic to and from themselves.", groups="sg-0a1b2c3d")),
+    (
+        "vcpu-quota",
+        False,
+        said(
+            "%(sentence)s; ask AWS for at least %(vcpus)s (quota code %(code)s) or plan fewer nodes.",
+            sentence=said(
+                "“%(name)s” is %(limit)s vCPUs, %(used)s in use, %(nodes)s nodes need %(needed)s",
+                name="Running On-Demand P instances",
+                limit="768",
+                used="384",
+                nodes=8,
+                needed="1,536",
+            ),
+            vcpus="1,920",
+            code="L-417A185B",
+        ),
+    ),
+    ("permission-to-launch", True, said("AWS would accept the launch (dry run).")),
 )
 
 
@@ -61,18 +96,20 @@ def _failed_fleet(seed: _Seed) -> None:
 
     with seed.ago(41):
         failed = launch("p5en-eval", "p5en.48xlarge", 8)
-        observations.fleet_move(failed, "PREFLIGHT", "checking before anything is started")
+        observations.fleet_move(failed, "PREFLIGHT", said("checking before anything is created"))
         checks = [{"name": n, "passed": p, "detail": d} for n, p, d in CHECKS]
-        observations.fleet_say(failed, "6 of 7 checks passed", checks=checks)
+        observations.fleet_say(failed, said("%(n)s of %(all)s checks passed", n=6, all=7), checks=checks)
     with seed.ago(40.8):
-        observations.fleet_move(failed, "FAILED", "the account's vCPU quota is too small for 8 × p5en.48xlarge.")
+        observations.fleet_move(
+            failed, "FAILED", said("%(check)s: %(detail)s", check="vcpu-quota", detail=CHECKS[5][2])
+        )
     with seed.ago(60 * 5):
         leaving = launch("g6-old", "g6.48xlarge", 2)
         for phase in ("PREFLIGHT", "PLACEMENT_GROUP", "LAUNCH_TEMPLATE", "LAUNCHING", "BOOTING", "JOINING", "READY"):
             observations.fleet_move(leaving, phase)
     with seed.ago(2):
         fleet_delete(actor=operator, fleet=leaving, expected_version=leaving.version)
-        observations.fleet_move(leaving, "DELETING", "terminating 2 machines", observed_nodes=2)
+        observations.fleet_move(leaving, "DELETING", said("terminating %(n)s machines", n=2), observed_nodes=2)
     seed.rows.fleets |= {"p5en-eval": failed, "g6-old": leaving}
 
 
@@ -128,9 +165,16 @@ def _health(seed: _Seed) -> None:
         return found
 
     with seed.ago(60 * 20):
-        old = fault(seed.rows.nodes["p5-main-2"], "xid", "31", 5, "XID 31 logged 1× by GPU 5", xid=31)
+        old = fault(
+            seed.rows.nodes["p5-main-2"],
+            "xid",
+            "31",
+            5,
+            said("XID %(code)s logged %(n)s× by GPU %(gpu)s", code=31, n=1, gpu=5),
+            xid=31,
+        )
         worn = fault(
-            seed.rows.nodes["p5-main-5"], "dcgm", "RowRemapPending", 2, "a row remap waits for a reset", value=1
+            seed.rows.nodes["p5-main-5"], "dcgm", "RowRemapPending", 2, said("a row remap waits for a reset"), value=1
         )
     with seed.ago(60 * 19):
         finding_resolve(actor=seed.actor("operator"), finding=Finding.objects.select_related("node").get(pk=old.pk))
@@ -143,7 +187,7 @@ def _health(seed: _Seed) -> None:
             "inventory",
             "GpuMissing",
             None,
-            "7 of 8 GPUs visible",
+            said("%(n)s of %(all)s GPUs visible", n=7, all=8),
             expected=8,
             visible=7,
             without_gauges=[6],

@@ -10,6 +10,7 @@ import math
 from datetime import timedelta
 from typing import Any
 
+from apps.core.said import said
 from tests.demo_site import PASSWORD, DemoRows, Site
 
 __all__ = ["PASSWORD", "DemoRows", "demo_rows"]
@@ -256,7 +257,9 @@ class _Seed(Site):
             (finding,) = faults_report(node, [fault])
             finding.node = node
             attempts_evict(node, finding)
-            finding_responded(finding, "p5-main-8 drained, 1 job starts again elsewhere")
+            finding_responded(
+                finding, said("drained %(node)s, restarting %(jobs)s", node="p5-main-8", jobs="llama-70b-pretrain")
+            )
             type(node).objects.filter(pk=node.pk).update(
                 phase="DRAINED",
                 phase_since=self.now - timedelta(minutes=149),
@@ -298,7 +301,13 @@ class _Seed(Site):
         Job.objects.filter(pk=job.pk).update(
             phase="WAITING_BUDGET",
             phase_since=self.now - timedelta(minutes=18),
-            message="team nlp has $12.40 left of this month's budget and this needs $629.15 held",
+            message=said(
+                "team %(team)s has %(left)s left of this month's budget and this needs %(usd)s held;"
+                " shorten the time limit, use fewer GPUs, or ask an administrator for more",
+                team="nlp",
+                left="$12.40",
+                usd="$629.15",
+            ),
         )
 
     def recovering_job(self) -> None:

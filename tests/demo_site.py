@@ -13,6 +13,8 @@ from typing import Any
 import time_machine
 from django.db import transaction
 
+from apps.core.said import said
+
 PASSWORD = "correct horse battery"
 
 
@@ -132,7 +134,7 @@ class Site:
                     observed_at=read_at,
                 )
         self.fleet("ada", "p5-main", 8, "READY", 60 * 28)
-        self.fleet("ada", "p5-burst", 4, "BOOTING", 3, message="3 of 4 machines passed their status checks")
+        self.fleet("ada", "p5-burst", 4, "BOOTING", 3, message=said("%(n)s of %(all)s machines run", n=3, all=4))
         self.fleet(
             "ada", "b200-try", 2, "WAITING_CAPACITY", 12, kind="p6-b200.48xlarge", message="no capacity in use1-az4"
         )

@@ -6,6 +6,7 @@ from django.db import models
 
 from apps.core import clock
 from apps.core.models import Recorded
+from apps.core.said import SaidField, SaidJSONField
 
 
 class Entry(Recorded):
@@ -69,7 +70,7 @@ class ChainMark(models.Model):
 class Event(models.Model):
     """Something that happened: the source of every timeline.
 
-    ``kind`` is CamelCase ("NodeDrained"); ``text`` a plain sentence in English; ``data`` the facts
+    ``kind`` is CamelCase ("NodeDrained"); ``text`` a sentence; ``data`` the facts
     from which pages make a translated sentence.
     """
 
@@ -77,8 +78,8 @@ class Event(models.Model):
     object_uid = models.CharField(max_length=60)
     team_id = models.BigIntegerField(null=True, blank=True)
     kind = models.CharField(max_length=60)
-    text = models.CharField(max_length=1000, blank=True, default="")
-    data = models.JSONField(default=dict)
+    text = SaidField(blank=True, default="")
+    data = SaidJSONField(default=dict)
     request_id = models.CharField(max_length=64, blank=True, default="")
     at = models.DateTimeField(default=clock.now)
 

@@ -13,6 +13,7 @@ from apps.audit.models import Entry, Event
 from apps.core import clock
 from apps.core.actors import Actor
 from apps.core.middleware import request_id_var
+from apps.core.said import brief
 
 
 def record(
@@ -56,7 +57,7 @@ def event(
         object_uid=object_uid,
         team_id=team_id,
         kind=kind,
-        text=text[:1000],
+        text=brief(text, 1000),
         data=data or {},
         request_id=request_id_var.get(),
     )

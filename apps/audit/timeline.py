@@ -28,5 +28,5 @@ def lines_of(events: Iterable[Event], words: Words) -> list[Line]:
     for event in events:
         tell = words.get(event.kind)
         colour, text = tell(event) if tell else ("wait", event.text or event.kind)
-        found.append(Line(event.at, colour, text, event.kind))
+        found.append(Line(event.at, colour, str(text), event.kind))
     return found[::-1]

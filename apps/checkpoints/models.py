@@ -8,6 +8,7 @@ from django.db.models import Q
 from apps.checkpoints.states import CheckpointState, Layout
 from apps.core import clock
 from apps.core.models import Recorded
+from apps.core.said import SaidField
 from apps.teams.models import Team
 
 
@@ -42,7 +43,7 @@ class Checkpoint(Recorded):
     step = models.BigIntegerField(null=True, blank=True)
     layout = models.CharField(max_length=12, choices=Layout.choices, default=Layout.UNKNOWN)
     state = models.CharField(max_length=12, choices=CheckpointState.choices, default=CheckpointState.IN_PROGRESS)
-    reason = models.CharField(max_length=300, blank=True, default="")
+    reason = SaidField(blank=True, default="")
     total_bytes = models.BigIntegerField(default=0)
     file_count = models.PositiveIntegerField(default=0)
     listing = models.JSONField(default=dict)

@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.rules import judge
 from apps.checkpoints.states import CheckpointState
 from apps.core import clock, units
+from apps.core.said import brief, said
 
 
 def checkpoint_report(
@@ -38,7 +40,7 @@ def checkpoint_report(
     state, reason = verdict.state, verdict.reason
     if row.state == CheckpointState.COMPLETE and state == CheckpointState.IN_PROGRESS:
         # A finished folder does not become unfinished by itself: something took a file away.
-        state, reason = CheckpointState.TORN, f"it was complete and now: {reason}"
+        state, reason = CheckpointState.TORN, said(_("it was complete and now: %(reason)s"), reason=reason)
     _store(
         row,
         state,
@@ -60,7 +62,7 @@ def _store(row: Checkpoint, state: str, reason: str, *, made: bool = False, **co
     before = "" if made else row.state
     if state == CheckpointState.COMPLETE and row.completed_at is None:
         columns["completed_at"] = columns.get("changed_at", row.changed_at)
-    Checkpoint.objects.filter(pk=row.pk).update(state=state, reason=reason[:300], **columns)
+    Checkpoint.objects.filter(pk=row.pk).update(state=state, reason=brief(reason, 300), **columns)
     row.state, row.reason = state, reason
     for name, value in columns.items():
         setattr(row, name, value)
@@ -75,7 +77,7 @@ def _store(row: Checkpoint, state: str, reason: str, *, made: bool = False, **co
                 "checkpoint",
                 row.series.job_uid,
                 kind,
-                f"checkpoint at step {units.count(row.step)}: {reason}",
+                said(_("checkpoint at step %(step)s: %(reason)s"), step=units.count(row.step), reason=reason),
                 team_id=row.series.team_id,
                 data={"checkpoint": row.uid, "step": row.step, "reason": reason, "bytes": row.total_bytes},
             )
@@ -85,7 +87,7 @@ def checkpoint_gone(series: CheckpointSeries, path: str) -> None:
     """The folder was deleted."""
     row = Checkpoint.objects.filter(series=series, path=path[:700]).exclude(state=CheckpointState.GONE).first()
     if row is not None:
-        _store(row, CheckpointState.GONE, "the folder was deleted", reported_at=clock.now())
+        _store(row, CheckpointState.GONE, said(_("the folder was deleted")), reported_at=clock.now())
 
 
 def series_rejudge(series: CheckpointSeries, *, alive_attempts: frozenset[str]) -> int:

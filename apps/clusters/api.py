@@ -36,6 +36,7 @@ from apps.connections.selectors import account_for
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
 from apps.core.errors import field_refusal
 from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.said import told
 from apps.teams.models import Team
 
 
@@ -121,6 +122,10 @@ class StepSerializer(serializers.ModelSerializer[FleetStep]):
     class Meta:
         model = FleetStep
         fields = ["ordinal", "name", "state", "started_at", "ended_at", "expected_s", "message", "checks"]
+
+    def to_representation(self, instance: FleetStep) -> dict[str, Any]:
+        """Every sentence in the request's language."""
+        return dict(told(super().to_representation(instance)))
 
 
 class FleetSerializer(serializers.ModelSerializer[Fleet]):

@@ -28,7 +28,7 @@ def _fleet_phase(event: Event) -> tuple[str, str]:
     phase = str(event.data.get("phase", ""))
     label = str(FleetPhase(phase).label) if phase in FleetPhase.values else phase
     colour = FLEET_COLOURS.get(phase, "wait")
-    detail = event.text if event.text and event.text != label else ""
+    detail = event.text if event.text and event.text not in (phase, label) else ""
     return colour, f"{label}: {detail}" if detail else label
 
 

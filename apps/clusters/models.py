@@ -9,6 +9,7 @@ from apps.clusters.states import ClusterKind, ClusterPhase, FleetPhase, NodePhas
 from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
+from apps.core.said import SaidField, SaidJSONField
 from apps.teams.models import Team
 
 
@@ -122,8 +123,8 @@ class FleetStep(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     expected_s = models.PositiveIntegerField(default=0)
-    message = models.CharField(max_length=500, blank=True, default="")
-    checks = models.JSONField(default=list)
+    message = SaidField(blank=True, default="")
+    checks = SaidJSONField(default=list)
 
     class Meta:
         ordering = ["ordinal"]
@@ -166,7 +167,7 @@ class Node(Recorded):
     zone_id = models.CharField(max_length=30, blank=True, default="")
     partitions = models.JSONField(default=list)
     observed_state = models.CharField(max_length=120, blank=True, default="")
-    observed_reason = models.CharField(max_length=300, blank=True, default="")
+    observed_reason = SaidField(blank=True, default="")
     observed_at = models.DateTimeField(null=True, blank=True)
     exporter_read_at = models.DateTimeField(null=True, blank=True)
     exporter_error = models.CharField(max_length=300, blank=True, default="")

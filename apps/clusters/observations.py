@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
 from apps.clusters.models import Cluster, Fleet, FleetStep, Node
@@ -22,6 +23,7 @@ from apps.clusters.states import (
     StepState,
 )
 from apps.core import clock, ids
+from apps.core.said import brief, said
 from apps.core.states import may_move, move
 from apps.intents.services import intent_ask
 
@@ -56,10 +58,10 @@ def cluster_unreachable(cluster: Cluster, error: str) -> None:
     """The controller did not answer, or answered nonsense."""
     with transaction.atomic():
         if cluster.phase == ClusterPhase.UNREACHABLE:
-            Cluster.objects.filter(pk=cluster.pk).update(message=error[:500])
+            Cluster.objects.filter(pk=cluster.pk).update(message=brief(error, 500))
             return
         if may_move(CLUSTER_TRANSITIONS, cluster.phase, ClusterPhase.UNREACHABLE):
-            move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.UNREACHABLE, message=error[:500])
+            move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.UNREACHABLE, message=brief(error, 500))
             event("cluster", cluster.uid, "ClusterUnreachable", error)
 
 
@@ -98,9 +100,9 @@ def fleet_move(fleet: Fleet, phase: str, message: str = "", *, outcome: str = ""
     """Take a fleet to its next phase, its steps with it, in one commit; ``outcome`` is how the step that ends went."""
     with transaction.atomic():
         old = fleet.phase
-        move(fleet, FLEET_TRANSITIONS, phase, message=message[:500], observed_at=clock.now(), **columns)
+        move(fleet, FLEET_TRANSITIONS, phase, message=brief(message, 500), observed_at=clock.now(), **columns)
         if outcome:
-            FleetStep.objects.filter(fleet=fleet, state=StepState.RUNNING).update(message=outcome[:500])
+            FleetStep.objects.filter(fleet=fleet, state=StepState.RUNNING).update(message=brief(outcome, 500))
         _steps_follow(fleet, old, phase, message)
         event(
             "fleet",
@@ -117,7 +119,7 @@ def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
     running = FleetPhase.LAUNCHING if new == FleetPhase.WAITING_CAPACITY else new
     steps = FleetStep.objects.filter(fleet=fleet)
     if new == FleetPhase.FAILED:
-        steps.filter(state=StepState.RUNNING).update(state=StepState.FAILED, ended_at=now, message=message[:500])
+        steps.filter(state=StepState.RUNNING).update(state=StepState.FAILED, ended_at=now, message=brief(message, 500))
         return
     current = steps.filter(name=running).first()
     if current is None:
@@ -126,10 +128,10 @@ def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
     if new == FleetPhase.READY:
         if current.state != StepState.DONE:
             steps.filter(pk=current.pk).update(
-                state=StepState.DONE, started_at=now, ended_at=now, message=message[:500]
+                state=StepState.DONE, started_at=now, ended_at=now, message=brief(message, 500)
             )
     elif old != FleetPhase.WAITING_CAPACITY or new != FleetPhase.LAUNCHING:
-        columns: dict[str, Any] = {"state": StepState.RUNNING, "message": message[:500]}
+        columns: dict[str, Any] = {"state": StepState.RUNNING, "message": brief(message, 500)}
         if current.started_at is None:
             columns["started_at"] = now
         steps.filter(pk=current.pk).update(**columns)
@@ -138,12 +140,12 @@ def _steps_follow(fleet: Fleet, old: str, new: str, message: str) -> None:
 def fleet_say(fleet: Fleet, message: str, *, checks: Sequence[Mapping[str, Any]] | None = None, **columns: Any) -> None:
     """The newest sentence of the running step, and status columns that change without a change of phase."""
     with transaction.atomic():
-        Fleet.objects.filter(pk=fleet.pk).update(message=message[:500], observed_at=clock.now(), **columns)
-        update: dict[str, Any] = {"message": message[:500]}
+        Fleet.objects.filter(pk=fleet.pk).update(message=brief(message, 500), observed_at=clock.now(), **columns)
+        update: dict[str, Any] = {"message": brief(message, 500)}
         if checks is not None:
             update["checks"] = list(checks)
         FleetStep.objects.filter(fleet=fleet, state=StepState.RUNNING).update(**update)
-    fleet.message = message[:500]
+    fleet.message = brief(message, 500)
     for name, value in columns.items():
         setattr(fleet, name, value)
 
@@ -301,7 +303,12 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
                 changed += 1
             elif row.phase in (NodePhase.READY, NodePhase.DRAINED, NodePhase.DRAINING):
                 with transaction.atomic():
-                    move(row, NODE_TRANSITIONS, NodePhase.DOWN, observed_reason="the scheduler no longer lists it")
+                    move(
+                        row,
+                        NODE_TRANSITIONS,
+                        NodePhase.DOWN,
+                        observed_reason=said(_("the scheduler no longer lists it")),
+                    )
                     _ask_fleet(row.fleet_id)
                 changed += 1
     return changed
@@ -345,5 +352,5 @@ def exporter_observed(node: Node, *, missing: Sequence[str] = (), error: str = "
 def drain_unsupported(node: Node, advice: str) -> None:
     """The scheduler cannot be told by this door; the timeline says what a person can do."""
     with transaction.atomic():
-        Node.objects.filter(pk=node.pk).update(observed_reason=advice[:300], resume_requested_at=None)
+        Node.objects.filter(pk=node.pk).update(observed_reason=brief(advice, 300), resume_requested_at=None)
         event("node", node.uid, "DrainUnsupported", advice)

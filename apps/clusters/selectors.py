@@ -204,7 +204,7 @@ def fleet_sentence(fleet: Fleet) -> str:
         case FleetPhase.FAILED:
             return _("Failed %(since)s ago: %(message)s Nothing more is started; delete the fleet to clean up.") % {
                 "since": since,
-                "message": fleet.message.rstrip(".") + ".",
+                "message": str(fleet.message).rstrip(".") + ".",
             }
         case FleetPhase.DELETING:
             return _("Deleting for %(since)s: %(message)s") % {"since": since, "message": fleet.message}
@@ -230,7 +230,7 @@ def cluster_sentence(cluster: Cluster, capacity: Capacity) -> str:
         case ClusterPhase.UNREACHABLE:
             return _("Unreachable for %(since)s: %(message)s. What you see is the last known state.") % {
                 "since": since,
-                "message": cluster.message.rstrip("."),
+                "message": str(cluster.message).rstrip("."),
             }
         case ClusterPhase.DELETING:
             return _("Being removed from the portal. %(message)s") % {"message": cluster.message}

@@ -76,7 +76,7 @@ def account_sentence(account: CloudAccount) -> str:
         "since": units.duration(clock.now() - account.phase_since),
         "id": account.observed_account_id,
         "region": account.region,
-        "error": account.message.rstrip("."),
+        "error": str(account.message).rstrip("."),
     }
     if account.phase == AccountPhase.REMOVED:
         return _("Removed %(since)s ago; what happened there stays readable.") % facts

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from apps.audit.services import event, record
 from apps.connections.models import CloudAccount
@@ -16,6 +17,7 @@ from apps.connections.selectors import account_holders, live_fleets
 from apps.connections.states import TRANSITIONS, AccountPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal
+from apps.core.said import brief, said
 from apps.core.states import move
 from apps.intents.services import intent_ask
 from apps.teams.permissions import Actor
@@ -202,13 +204,14 @@ def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "
     known = account.observed_account_id
     if not error and known and known != account_id and live_fleets(account):
         # Another account holds none of our machines: believing it would write them all off.
-        error = f"the credentials now belong to account {account_id}, but fleets still live in account {known}"
+        text = gettext_noop("the credentials now open account %(now)s, but fleets still live in account %(before)s")
+        error = said(text, now=account_id, before=known)
         account_id = arn = ""
     new = AccountPhase.FAILED if error else AccountPhase.CONNECTED
     columns: dict[str, Any] = {
         "observed_account_id": account_id or account.observed_account_id,
         "observed_arn": arn or account.observed_arn,
-        "message": error[:500],
+        "message": brief(error, 500),
         "observed_at": clock.now(),
         "observed_generation": account.generation,
     }

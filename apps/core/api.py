@@ -46,7 +46,7 @@ def problem(
         "type": f"urn:quarterdeck:problem:{code}",
         "title": title or code,
         "status": status_code,
-        "detail": detail,
+        "detail": str(detail),
         "instance": request.path,
         "code": code,
         "request_id": getattr(request, "request_id", "") or getattr(request._request, "request_id", ""),

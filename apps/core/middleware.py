@@ -11,6 +11,8 @@ import structlog
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import translation
+from django.utils.cache import patch_vary_headers
+from django.utils.translation.trans_real import parse_accept_lang_header
 from prometheus_client import Counter, Histogram
 
 from apps.core import ids
@@ -54,17 +56,20 @@ class LanguageMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer in the chosen language; the API always speaks English."""
+        """Answer in the chosen language; the API in the one its caller names, else in English."""
+        known = {code for code, _name in settings.LANGUAGES}
         if request.path.startswith("/api/"):
-            language = "en"
+            # A script's sentences must not change with a cookie of whoever wrote it.
+            asked = parse_accept_lang_header(request.headers.get("Accept-Language", "").lower())
+            language = next((found for code, _q in asked if (found := code.partition("-")[0]) in known), "en")
         else:
             chosen = request.COOKIES.get(settings.LANGUAGE_COOKIE_NAME, "")
-            known = {code for code, _name in settings.LANGUAGES}
             language = chosen if chosen in known else translation.get_language_from_request(request)
         with translation.override(language):
             request.LANGUAGE_CODE = language  # type: ignore[attr-defined]
             response = self.get_response(request)
         response.headers.setdefault("Content-Language", language)
+        patch_vary_headers(response, ("Accept-Language",))
         return response
 
 

@@ -9,6 +9,7 @@ from django.db.models import F
 
 from apps.core import clock, ids
 from apps.core.errors import StaleVersion
+from apps.core.said import SaidField
 
 
 class Recorded(models.Model):
@@ -58,7 +59,7 @@ class Reconciled(Recorded):
     observed_generation = models.PositiveIntegerField(default=0, editable=False)
     phase_since = models.DateTimeField(default=clock.now, editable=False)
     observed_at = models.DateTimeField(null=True, blank=True, editable=False)
-    message = models.CharField(max_length=500, blank=True, default="", editable=False)
+    message = SaidField(blank=True, default="", editable=False)
 
     class Meta:
         abstract = True

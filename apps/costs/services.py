@@ -7,10 +7,12 @@ from decimal import ROUND_HALF_UP, Decimal
 from django.db import transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from apps.audit.services import record
 from apps.core import units
 from apps.core.errors import Forbidden, Refusal, field_refusal
+from apps.core.said import said
 from apps.costs.models import Account, Budget, Posting
 from apps.costs.permissions import can_manage_budgets
 from apps.costs.selectors import budget_of, month_of, standing_of
@@ -234,13 +236,12 @@ def hold_money(team: Team, usd: Decimal, hours: Decimal, *, subject: str, detail
     month_open(team)
     if not hold(team, Unit.USD, usd, key=f"hold:{detail}:USD", subject=subject, detail=detail, memo=memo):
         left = standing_of(team, Unit.USD).free
-        raise BudgetExhausted(
-            _(
-                "team %(team)s has %(left)s left of this month's budget and this needs %(usd)s held;"
-                " shorten the time limit, use fewer GPUs, or ask an administrator for more"
-            )
-            % {"team": team.slug, "left": units.usd(left), "usd": units.usd(usd)}
+        text = gettext_noop(
+            "team %(team)s has %(left)s left of this month's budget and this needs %(usd)s held;"
+            " shorten the time limit, use fewer GPUs, or ask an administrator for more"
         )
+        # Said, because a job that waits for money keeps it.
+        raise BudgetExhausted(said(text, team=team.slug, left=units.usd(left), usd=units.usd(usd)))
     _record_hours(team, hours, subject, detail, memo)
 
 

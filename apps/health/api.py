@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext
 from django_filters import CharFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -58,7 +59,9 @@ class FindingSerializer(serializers.ModelSerializer[Finding]):
 
 
 class XidSerializer(serializers.ModelSerializer[XidCode]):
-    """One code of the catalogue."""
+    """One code of the catalogue; NVIDIA's words as they are, ours in the request's language."""
+
+    suggested_action = serializers.SerializerMethodField()
 
     class Meta:
         model = XidCode
@@ -74,6 +77,10 @@ class XidSerializer(serializers.ModelSerializer[XidCode]):
             "suggested_action",
             "source",
         ]
+
+    def get_suggested_action(self, code: XidCode) -> str:
+        """What this site does about it."""
+        return gettext(code.suggested_action)
 
 
 class FindingFilter(FilterSet):  # type: ignore[misc]

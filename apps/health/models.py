@@ -9,6 +9,7 @@ from simple_history.models import HistoricalRecords
 from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.models import Recorded
+from apps.core.said import SaidField
 from apps.health.states import LIVE, FindingPhase, Severity
 
 
@@ -77,7 +78,7 @@ class HealthEvent(models.Model):
     gpu_uuid = models.CharField(max_length=60, blank=True, default="")
     source = models.CharField(max_length=20)
     code = models.CharField(max_length=40)
-    text = models.CharField(max_length=300, blank=True, default="")
+    text = SaidField(blank=True, default="")
     evidence = models.JSONField(default=dict)
     at = models.DateTimeField(default=clock.now)
 
@@ -99,16 +100,16 @@ class Finding(Recorded):
     gpu_uuid = models.CharField(max_length=60, blank=True, default="")
     source = models.CharField(max_length=20)
     code = models.CharField(max_length=40)
-    title = models.CharField(max_length=200)
+    title = SaidField()
     severity = models.CharField(max_length=8, choices=Severity.choices)
-    suggested_action = models.CharField(max_length=200, blank=True, default="")
+    suggested_action = SaidField(blank=True, default="")
     evidence = models.JSONField(default=dict)
     count = models.PositiveIntegerField(default=1)
     first_seen_at = models.DateTimeField(default=clock.now)
     last_seen_at = models.DateTimeField(default=clock.now)
     phase = models.CharField(max_length=14, choices=FindingPhase.choices, default=FindingPhase.OPEN)
     phase_since = models.DateTimeField(default=clock.now)
-    response = models.CharField(max_length=300, blank=True, default="")
+    response = SaidField(blank=True, default="")
     responded_at = models.DateTimeField(null=True, blank=True)
     resolved_by = models.CharField(max_length=150, blank=True, default="")
 

@@ -57,7 +57,7 @@ class NodeHealth:
             f"{self.node.name}: {self.node.get_phase_display()}",
             _("%(used)s of %(all)s GPUs in use") % {"used": self.node.gpus_used, "all": len(self.levels)},
         ]
-        parts += [f.title + (f" (GPU {f.gpu_index})" if f.gpu_index is not None else "") for f in self.findings]
+        parts += [str(f.title) + (f" (GPU {f.gpu_index})" if f.gpu_index is not None else "") for f in self.findings]
         return "; ".join(parts)
 
 

@@ -11,6 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext_noop as _
+
+from apps.core.said import said
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -60,27 +64,40 @@ def faults_on(page: Sequence[Reading], *, expected_gpus: int) -> list[Fault]:
                 "on_bus": gpu.has_gauges,
             }
             found.append(
-                Fault("xid", str(code), gpu.index, gpu.uuid, f"XID {code} logged {count}× by GPU {gpu.index}", evidence)
+                Fault(
+                    "xid",
+                    str(code),
+                    gpu.index,
+                    gpu.uuid,
+                    said(_("XID %(code)s logged %(n)s× by GPU %(gpu)s"), code=code, n=count, gpu=gpu.index),
+                    evidence,
+                )
             )
         if gpu.row_remap_failure == 1:
             evidence = base | {"metric": "DCGM_FI_DEV_ROW_REMAP_FAILURE", "value": 1}
-            found.append(Fault("dcgm", "RowRemapFailure", gpu.index, gpu.uuid, "row remapping failed", evidence))
+            found.append(
+                Fault("dcgm", "RowRemapFailure", gpu.index, gpu.uuid, said(_("row remapping failed")), evidence)
+            )
         elif gpu.uncorrectable_remapped_rows is not None and gpu.uncorrectable_remapped_rows >= ROW_REMAP_LIMIT:
             evidence = base | {
                 "metric": "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
                 "value": gpu.uncorrectable_remapped_rows,
             }
             found.append(
-                Fault("dcgm", "RowRemapExhausted", gpu.index, gpu.uuid, "remapped rows at the limit", evidence)
+                Fault("dcgm", "RowRemapExhausted", gpu.index, gpu.uuid, said(_("remapped rows at the limit")), evidence)
             )
         if gpu.row_remap_pending == 1:
             evidence = base | {"metric": "DCGM_FI_DEV_ROW_REMAP_PENDING", "value": 1}
             found.append(
-                Fault("dcgm", "RowRemapPending", gpu.index, gpu.uuid, "a row remap waits for a reset", evidence)
+                Fault(
+                    "dcgm", "RowRemapPending", gpu.index, gpu.uuid, said(_("a row remap waits for a reset")), evidence
+                )
             )
         if gpu.ecc_dbe_volatile is not None and gpu.ecc_dbe_volatile > 0 and not gpu.xid_counts.get(48):
             evidence = base | {"metric": "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "value": gpu.ecc_dbe_volatile}
-            found.append(Fault("dcgm", "EccDoubleBit", gpu.index, gpu.uuid, "uncorrectable memory errors", evidence))
+            found.append(
+                Fault("dcgm", "EccDoubleBit", gpu.index, gpu.uuid, said(_("uncorrectable memory errors")), evidence)
+            )
     seen = sum(1 for gpu in page if gpu.has_gauges)
     if expected_gpus and 0 < seen < expected_gpus:
         silent = sorted(gpu.index for gpu in page if not gpu.has_gauges)
@@ -90,7 +107,16 @@ def faults_on(page: Sequence[Reading], *, expected_gpus: int) -> list[Fault]:
             "with_gauges": sorted(gpu.index for gpu in page if gpu.has_gauges),
             "without_gauges": silent,
         }
-        found.append(Fault("inventory", "GpuMissing", None, "", f"{seen} of {expected_gpus} GPUs visible", evidence))
+        found.append(
+            Fault(
+                "inventory",
+                "GpuMissing",
+                None,
+                "",
+                said(_("%(n)s of %(all)s GPUs visible"), n=seen, all=expected_gpus),
+                evidence,
+            )
+        )
     return found
 
 
@@ -101,16 +127,20 @@ OFF_THE_BUS = "79"
 def explains_missing(fallen: Collection[int], missing: Mapping[str, Any]) -> bool:
     """Whether the GPUs that fell off the bus are all that a GpuMissing fault misses: one fault is told once."""
     gone = {index for index in fallen if index not in missing.get("with_gauges", ())}
-    return len(gone) >= missing["expected"] - missing["visible"] > 0
+    return len(gone) >= int(missing["expected"]) - int(missing["visible"]) > 0
 
 
 #: Our own codes: (title, severity, suggested action).
 OWN_CODES: dict[str, tuple[str, str, str]] = {
-    "RowRemapFailure": ("Row remapping failed", "replace", "drain, then replace: NVIDIA's RMA flag is set"),
-    "RowRemapExhausted": ("Remapped rows at NVIDIA's limit", "replace", "drain, then replace"),
-    "RowRemapPending": ("Row remap pending", "watch", "reset the GPU when the node is idle"),
-    "EccDoubleBit": ("Uncorrectable ECC errors", "reset", "drain, then reset the GPU"),
-    "GpuMissing": ("GPU missing from the bus", "watch", "a GPU without readings: check for XID 79, reboot if it stays"),
+    "RowRemapFailure": (_("Row remapping failed"), "replace", _("drain, then replace: NVIDIA's RMA flag is set")),
+    "RowRemapExhausted": (_("Remapped rows at NVIDIA's limit"), "replace", _("drain, then replace")),
+    "RowRemapPending": (_("Row remap pending"), "watch", _("reset the GPU when the node is idle")),
+    "EccDoubleBit": (_("Uncorrectable ECC errors"), "reset", _("drain, then reset the GPU")),
+    "GpuMissing": (
+        _("GPU missing from the bus"),
+        "watch",
+        _("a GPU without readings: check for XID 79, reboot if it stays"),
+    ),
 }
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F
+from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event, record
 from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.errors import Forbidden
+from apps.core.said import brief, said
 from apps.core.states import move
 from apps.health.models import Finding, Gpu, HealthEvent, XidCode
 from apps.health.permissions import can_operate_health
@@ -31,10 +33,14 @@ def describe(source: str, code: str) -> tuple[str, str, str]:
     if source == "xid":
         row = XidCode.objects.filter(code=int(code)).first()
         if row is None:
-            return f"XID {code} (not in the catalogue)", Severity.WATCH, "watch; look the code up"
-        return f"XID {code} {row.mnemonic}", row.severity, row.suggested_action
-    title, severity, action = OWN_CODES.get(code, (code, Severity.WATCH, "watch"))
-    return title, severity, action
+            return (
+                said(_("XID %(code)s (not in the catalogue)"), code=code),
+                Severity.WATCH,
+                said(_("watch; look the code up")),
+            )
+        return f"XID {code} {row.mnemonic}", row.severity, said(row.suggested_action)
+    title, severity, action = OWN_CODES.get(code, (code, Severity.WATCH, _("watch")))
+    return said(title), severity, said(action)
 
 
 def gpus_observe(node: Node, samples: Sequence[Mapping[str, Any]]) -> None:
@@ -102,7 +108,7 @@ def faults_report(node: Node, faults: Sequence[Fault]) -> list[Finding]:
                 "node",
                 node.uid,
                 "FindingOpened",
-                f"{title}: {fault.text}",
+                said("%(title)s: %(text)s", title=title, text=fault.text),
                 data={"finding": finding.uid, "code": fault.code, "severity": severity},
             )
             intent_ask(RESPOND_INTENT, finding.uid)
@@ -140,7 +146,7 @@ def _folded(node: Node, fault: Fault) -> bool:
             "node",
             node.uid,
             "FindingJoined",
-            f"{earlier.title} is part of {falls[0].title}",
+            said(_("%(one)s is part of %(other)s"), one=earlier.title, other=falls[0].title),
             data={"finding": earlier.uid, "into": falls[0].uid, "title": falls[0].title},
         )
     return True
@@ -165,7 +171,7 @@ def _event_row(node: Node, fault: Fault) -> None:
         gpu_uuid=fault.gpu_uuid,
         source=fault.source,
         code=fault.code,
-        text=fault.text[:300],
+        text=brief(fault.text, 300),
         evidence=dict(fault.evidence),
     )
 
@@ -174,7 +180,7 @@ def finding_responded(finding: Finding, response: str) -> None:
     """The worker answered a finding; written once."""
     with transaction.atomic():
         changed = Finding.objects.filter(pk=finding.pk, responded_at__isnull=True).update(
-            response=response[:300], responded_at=clock.now()
+            response=brief(response, 300), responded_at=clock.now()
         )
         if changed:
             event("node", finding.node.uid, "FindingAnswered", response, data={"finding": finding.uid})

@@ -16,6 +16,7 @@ from apps.core import clock
 from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
 from apps.core.errors import BadQuery, NotFound
 from apps.core.pages import PUBLIC
+from apps.core.said import told
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
@@ -214,6 +215,10 @@ class EventSerializer(serializers.ModelSerializer[Event]):
     class Meta:
         model = Event
         fields = ["at", "kind", "text", "data", "request_id"]
+
+    def to_representation(self, instance: Event) -> dict[str, Any]:
+        """Every sentence in the request's language."""
+        return dict(told(super().to_representation(instance)))
 
 
 class LogChunkSerializer(serializers.Serializer[Any]):

@@ -47,7 +47,8 @@ def node_marks(attempt: Attempt | None, rows: list[Node], findings: dict[int, li
         found = findings.get(row.pk, [])
         is_fatal = any(f.severity in FATAL for f in found)
         colour = "bad" if is_fatal else "warn" if found else ""
-        marks.append({"node": row, "name": row.name, "colour": colour, "titles": ", ".join(f.title for f in found)})
+        titles = ", ".join(str(f.title) for f in found)
+        marks.append({"node": row, "name": row.name, "colour": colour, "titles": titles})
     known = {row.name for row in rows}
     marks += [
         {"name": name, "colour": "off", "titles": ""}

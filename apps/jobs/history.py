@@ -312,7 +312,7 @@ def _words_of(event: Event) -> str:
         case "CheckpointGone":
             return _("Checkpoint at step %(step)s was deleted") % facts
         case _:
-            return event.text or event.kind
+            return str(event.text or event.kind)
 
 
 def _end_of(data: dict[str, object]) -> str:

@@ -10,6 +10,7 @@ from apps.checkpoints.models import CheckpointSeries
 from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
+from apps.core.said import SaidField
 from apps.jobs.states import AttemptPhase, JobPhase
 from apps.teams.models import Team, User
 
@@ -146,7 +147,7 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     signal = models.IntegerField(null=True, blank=True)
     reason = models.CharField(max_length=60, blank=True, default="")
-    message = models.CharField(max_length=500, blank=True, default="")
+    message = SaidField(blank=True, default="")
     charged_until_at = models.DateTimeField(null=True, blank=True)
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     runner_exit_code = models.IntegerField(null=True, blank=True)

@@ -9,12 +9,14 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
 from apps.checkpoints.selectors import newest_complete
 from apps.checkpoints.services import series_rejudge
 from apps.clusters.models import Node
 from apps.core import clock, ids, units
+from apps.core.said import brief, said
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.costs.states import Unit
@@ -236,7 +238,7 @@ def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") ->
                 detail=attempt.uid,
                 memo=f"{job.name}, attempt {attempt.number} ended",
             )
-        move(attempt, ATTEMPT_TRANSITIONS, phase, ended_at=ended_at, reason=reason, message=message[:500])
+        move(attempt, ATTEMPT_TRANSITIONS, phase, ended_at=ended_at, reason=reason, message=brief(message, 500))
         series_rejudge(job.series, alive_attempts=alive_attempt_uids(job))
         intent_ask("cluster.nodes", job.cluster.uid)
         label = AttemptPhase(phase).label
@@ -254,7 +256,7 @@ def job_end(job: Job, phase: str, *, reason: str = "", message: str = "", exit_c
             phase,
             ended_at=clock.now(),
             reason=reason,
-            message=message[:500],
+            message=brief(message, 500),
             exit_code=exit_code,
             eta_s=None,
             observed_generation=job.generation,
@@ -300,10 +302,15 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     """
     is_failure = ended.phase != AttemptPhase.REQUEUED
     if is_failure and job.recoveries >= job.max_recoveries:
-        job_end(job, JobPhase.FAILED, reason="NodeFailure", message=f"recovered {job.recoveries} times already")
+        job_end(
+            job,
+            JobPhase.FAILED,
+            reason="NodeFailure",
+            message=said(_("recovered %(n)s times already"), n=job.recoveries),
+        )
         return None
     if is_failure and no_progress_twice(job):
-        job_end(job, JobPhase.FAILED, reason="NoProgress", message="no newer checkpoint over two recoveries")
+        job_end(job, JobPhase.FAILED, reason="NoProgress", message=said(_("no newer checkpoint over two recoveries")))
         return None
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
     excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
@@ -318,7 +325,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
         resume_step=newest.step if newest else None,
         excluded_nodes=excluded,
     )
-    why = f"{failed} failed" if failed else ended.reason or ended.phase
+    why = said(_("%(node)s failed"), node=failed) if failed else ended.reason or ended.phase
     try:
         with transaction.atomic():
             ledger.hold_money(
@@ -348,7 +355,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
         if job.phase != JobPhase.WAITING_BUDGET:
             if job.phase != JobPhase.RECOVERING:
                 move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, message=why)
-            move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=refusal.detail[:500])
+            move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=brief(refusal.detail, 500))
         return None
     return attempt
 

@@ -128,7 +128,7 @@ def _end_words(job: Job) -> str:
         "Lost": _("the scheduler forgot it"),
         "NoProgress": _("it made no progress between failures"),
     }
-    return words.get(job.reason, job.reason or job.message or "–")
+    return words.get(job.reason, job.reason or str(job.message) or "–")
 
 
 def job_sentence(job: Job, attempt: Attempt | None = None, sums: Sums | None = None) -> str:
@@ -158,7 +158,7 @@ def job_sentence(job: Job, attempt: Attempt | None = None, sums: Sums | None = N
             )
             return _("Recovering for %(since)s: %(message)s; it starts again %(where)s. You need do nothing.") % {
                 "since": since,
-                "message": job.message.rstrip("."),
+                "message": str(job.message).rstrip("."),
                 "where": where,
             }
         case JobPhase.WAITING_BUDGET:

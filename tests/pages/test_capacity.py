@@ -118,7 +118,7 @@ def test_a_bad_launch_is_refused_at_its_field(
 def test_a_failed_fleet_says_why_and_what_to_do(sign_in: SignIn, more: DemoRows) -> None:
     text = sign_in("operator").get(f"/fleets/{more.fleets['p5en-eval'].uid}").content.decode()
     assert "vCPU quota of the account" in text
-    assert "allows 768, 384 are in use" in text
+    assert "is 768 vCPUs, 384 in use" in text
     assert "Nothing was started and nothing is billed" in text
     assert "Not reached" in text
 

@@ -53,7 +53,7 @@ def test_no_particle_tricks_and_no_guessed_particle() -> None:
 def test_every_string_of_the_code_is_in_the_catalogue(tmp_path: Path) -> None:
     """Collects the strings anew beside the tree and compares."""
     copy = tmp_path / "tree"
-    for name in ("apps", "portal", "templates", "static"):
+    for name in ("apps", "portal", "templates", "static", "worker"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "migrations"))
     (copy / "locale" / "ko" / "LC_MESSAGES").mkdir(parents=True)
     command = [sys.executable, "-m", "django", "makemessages", "-l", "ko", "--no-location", "-v", "0"]

@@ -150,7 +150,7 @@ def test_findings_are_an_inbox(sign_in: SignIn, more: DemoRows) -> None:
     client = sign_in("operator")
     text = client.get("/findings?phase=OPEN").content.decode()
     assert text.count("Acknowledge XID") == 2
-    assert "p5-main-8 drained, 1 job starts again elsewhere" in text
+    assert "drained p5-main-8, restarting llama-70b-pretrain" in text
     assert "MMU_ERR_FLT" not in text, "resolved"
     assert 'hx-trigger="every 10s"' in text
     assert 'hx-trigger="every 10s"' not in client.get("/findings?phase=RESOLVED").content.decode()

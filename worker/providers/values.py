@@ -69,12 +69,29 @@ class LaunchPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A sentence as a template in English with ``%(name)s`` places, and its facts: text, numbers, other sentences."""
+
+    template: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """In English."""
+        return self.template % {k: str(f) for k, f in self.facts.items()} if self.facts else self.template
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One preflight result; ``detail`` is a sentence a person can act on."""
+    """One preflight result; ``text`` is a sentence a person can act on, ``detail`` the same in English."""
 
     name: str
     passed: bool
-    detail: str
+    text: Text
+
+    @property
+    def detail(self) -> str:
+        """The sentence in English."""
+        return str(self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext_noop as _
+
 from apps.clusters.selectors import live_nodes
 from apps.clusters.services import node_drain
 from apps.clusters.states import NodePhase
+from apps.core.said import said
 from apps.health.rules import trips_breaker
 from apps.health.selectors import finding_by_uid
 from apps.health.services import finding_responded, is_fatal, newly_faulty_nodes
@@ -25,14 +28,20 @@ def respond(uid: str) -> Outcome:
     if not is_fatal(finding):
         return DONE
     if not cluster.responds_to_findings:
-        finding_responded(finding, "nothing: this cluster only reports")
+        finding_responded(finding, said(_("nothing: this cluster only reports")))
         return DONE
     if trips_breaker(newly_faulty=newly_faulty_nodes(cluster.pk), pool=len(live_nodes(cluster))):
-        finding_responded(finding, "nothing: too many nodes failed within ten minutes, a person must look first")
+        finding_responded(
+            finding, said(_("nothing: too many nodes failed within ten minutes, a person must look first"))
+        )
         return DONE
     if node.phase != NodePhase.GONE:
         node_drain(actor=ACTOR, node=node, reason=finding.title)
     evicted = attempts_evict(node, finding)
     names = ", ".join(sorted({a.job.name for a in evicted}))
-    finding_responded(finding, f"drained {node.name}" + (f", restarting {names}" if names else ""))
+    if names:
+        done = said(_("drained %(node)s, restarting %(jobs)s"), node=node.name, jobs=names)
+    else:
+        done = said(_("drained %(node)s"), node=node.name)
+    finding_responded(finding, done)
     return DONE

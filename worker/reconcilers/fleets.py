@@ -12,6 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from django.utils.translation import gettext_noop as _
+
 from apps.catalog.selectors import type_by_name
 from apps.clusters import observations
 from apps.clusters.models import Fleet
@@ -19,6 +21,7 @@ from apps.clusters.selectors import fleet_by_uid, live_nodes
 from apps.clusters.states import FleetPhase, NodePhase
 from apps.connections.states import AccountPhase
 from apps.core import clock, ids
+from apps.core.said import said
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
@@ -51,11 +54,13 @@ def reconcile(uid: str) -> Outcome:
     if account is None:
         return DONE
     if account.is_paused:
-        observations.fleet_say(fleet, f"account {account.name} is paused; nothing is changed until it is resumed")
+        text = _("account %(name)s is paused; nothing is changed until it is resumed")
+        observations.fleet_say(fleet, said(text, name=account.name))
         return again(30)
     if not account.is_settled or account.phase == AccountPhase.FAILED:
         # Whoever answers may be another account, in which none of our machines are: believe nothing until it is known.
-        observations.fleet_say(fleet, f"account {account.name} is being checked, or failed its check; waiting for it")
+        text = _("account %(name)s is being checked, or failed its check; waiting for it")
+        observations.fleet_say(fleet, said(text, name=account.name))
         return again(10)
     compute = doors.compute_for(account)
     if fleet.delete_requested_at is not None:
@@ -79,9 +84,24 @@ def group_name(fleet: Fleet) -> str:
     return f"quarterdeck-{fleet.uid}"
 
 
+def _said(text: v.Text) -> str:
+    """A provider's sentence as one to store."""
+    return said(text.template, **{k: _said(f) if isinstance(f, v.Text) else f for k, f in text.facts.items()})
+
+
+def _asking(fleet: Fleet) -> str:
+    text = _("asking EC2 for %(n)s × %(type)s, all or nothing")
+    return said(text, n=fleet.nodes, type=fleet.instance_type)
+
+
+def _running(count: int, fleet: Fleet) -> str:
+    return said(_("%(n)s of %(all)s machines run"), n=count, all=fleet.nodes)
+
+
 def _fail(fleet: Fleet, message: str) -> Outcome:
     if fleet.observed_nodes:
-        message = f"{message}. {fleet.observed_nodes} machines still run and are billed; delete the fleet"
+        text = _("%(message)s. %(n)s machines still run and are billed; delete the fleet")
+        message = said(text, message=message, n=fleet.observed_nodes)
     observations.fleet_move(fleet, FleetPhase.FAILED, message)
     return again(WATCH_S) if fleet.launched_at is not None else DONE
 
@@ -95,7 +115,10 @@ def _watch_failed(fleet: Fleet, compute: Compute) -> Outcome:
 
 def _start(fleet: Fleet, compute: Compute) -> Outcome:
     observations.fleet_move(
-        fleet, FleetPhase.PREFLIGHT, "checking before anything is created", observed_generation=fleet.generation
+        fleet,
+        FleetPhase.PREFLIGHT,
+        said(_("checking before anything is created")),
+        observed_generation=fleet.generation,
     )
     return again(0)
 
@@ -103,7 +126,7 @@ def _start(fleet: Fleet, compute: Compute) -> Outcome:
 def _preflight(fleet: Fleet, compute: Compute) -> Outcome:
     kind = type_by_name(fleet.instance_type)
     if kind is None:
-        return _fail(fleet, f"{fleet.instance_type} is no longer in the catalog")
+        return _fail(fleet, said(_("%(type)s is no longer in the catalog"), type=fleet.instance_type))
     plan = v.LaunchPlan(
         instance_type=fleet.instance_type,
         nodes=fleet.nodes,
@@ -114,12 +137,13 @@ def _preflight(fleet: Fleet, compute: Compute) -> Outcome:
         interfaces=interface_layout(fleet.instance_type),
     )
     checks = compute.preflight(plan)
-    shown = [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
+    shown = [{"name": c.name, "passed": c.passed, "detail": _said(c.text)} for c in checks]
     failed = [c for c in checks if not c.passed]
-    observations.fleet_say(fleet, f"{len(checks) - len(failed)} of {len(checks)} checks passed", checks=shown)
+    passed = said(_("%(n)s of %(all)s checks passed"), n=len(checks) - len(failed), all=len(checks))
+    observations.fleet_say(fleet, passed, checks=shown)
     if failed:
-        return _fail(fleet, f"{failed[0].name}: {failed[0].detail}")
-    observations.fleet_move(fleet, FleetPhase.PLACEMENT_GROUP, "creating the cluster placement group")
+        return _fail(fleet, said("%(check)s: %(detail)s", check=failed[0].name, detail=_said(failed[0].text)))
+    observations.fleet_move(fleet, FleetPhase.PLACEMENT_GROUP, said(_("creating the cluster placement group")))
     return again(0)
 
 
@@ -128,8 +152,8 @@ def _placement_group(fleet: Fleet, compute: Compute) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.LAUNCH_TEMPLATE,
-        "creating the launch template",
-        outcome=f"{group.name} is {group.state}",
+        said(_("creating the launch template")),
+        outcome=said(_("%(name)s is %(state)s"), name=group.name, state=group.state),
         placement_group=group.name,
     )
     return again(0)
@@ -157,8 +181,13 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.LAUNCHING,
-        f"asking EC2 for {fleet.nodes} × {fleet.instance_type}, all or nothing",
-        outcome=f"{template.provider_id} version {template.version}, {len(spec.interfaces)} interfaces a node",
+        _asking(fleet),
+        outcome=said(
+            _("%(template)s version %(version)s, %(n)s interfaces a node"),
+            template=template.provider_id,
+            version=template.version,
+            n=len(spec.interfaces),
+        ),
         launch_template_id=template.provider_id,
         launch_template_version=template.version,
     )
@@ -184,7 +213,7 @@ def _launch(fleet: Fleet, compute: Compute) -> Outcome:
         placement_group=fleet.placement_group,
         tags=tags_of(fleet),
     )
-    observations.fleet_say(fleet, f"asking EC2 for {fleet.nodes} × {fleet.instance_type}, all or nothing")
+    observations.fleet_say(fleet, _asking(fleet))
     try:
         made = compute.launch(request)
     except InsufficientCapacity as error:
@@ -195,11 +224,12 @@ def _launch(fleet: Fleet, compute: Compute) -> Outcome:
         # The token was used with other parameters, or its machines were terminated: nothing of ours
         # lives (we just looked), so the next attempt gets a new token.
         observations.fleet_launch_attempt(fleet)
-        observations.fleet_say(fleet, f"{error}; trying with a new token")
+        observations.fleet_say(fleet, said(_("%(error)s; trying with a new token"), error=str(error)))
         return again(POLL_S)
     except Unavailable as error:
         # In doubt: the same token is asked again, which returns the machines if they were made.
-        observations.fleet_say(fleet, f"no clear answer ({error}); asking again with the same token")
+        text = _("no clear answer (%(error)s); asking again with the same token")
+        observations.fleet_say(fleet, said(text, error=str(error)))
         return again(POLL_S)
     return _launched(fleet, list(made))
 
@@ -209,8 +239,8 @@ def _launched(fleet: Fleet, machines: list[v.Instance]) -> Outcome:
     observations.fleet_move(
         fleet,
         FleetPhase.BOOTING,
-        f"waiting for {len(machines)} machines to run",
-        outcome=f"{len(machines)} machines launched",
+        said(_("waiting for %(n)s machines to run"), n=len(machines)),
+        outcome=said(_("%(n)s machines launched"), n=len(machines)),
         launched_at=clock.now(),
         next_try_at=None,
     )
@@ -235,7 +265,7 @@ def _retry_capacity(fleet: Fleet, compute: Compute) -> Outcome:
     # cleaner: AWS remembers tokens of failed calls differently by error.
     if not _live(compute, fleet):
         observations.fleet_launch_attempt(fleet)
-    observations.fleet_move(fleet, FleetPhase.LAUNCHING, "trying again")
+    observations.fleet_move(fleet, FleetPhase.LAUNCHING, said(_("trying again")))
     return again(0)
 
 
@@ -259,34 +289,39 @@ def _boot(fleet: Fleet, compute: Compute) -> Outcome:
     machines = _live(compute, fleet)
     if len(machines) < fleet.nodes:
         dead = [i for i in compute.instances({v.TAG_UID: fleet.uid}) if i.state in ("terminated", "shutting-down")]
-        why = next((i.state_reason for i in dead if i.state_reason), "EC2 gave no reason")
+        why: str = next((i.state_reason for i in dead if i.state_reason), "") or said(_("EC2 gave no reason"))
         if dead:
-            return _fail(fleet, f"{len(dead)} of {fleet.nodes} machines died while starting: {why}")
+            text = _("%(n)s of %(all)s machines died while starting: %(why)s")
+            return _fail(fleet, said(text, n=len(dead), all=fleet.nodes, why=why))
     _observe(fleet, machines)
     running = sum(1 for m in machines if m.state == "running")
     if running >= fleet.nodes:
         observations.fleet_move(
             fleet,
             FleetPhase.JOINING,
-            "waiting for the machines to join the scheduler",
-            outcome=f"{running} of {fleet.nodes} machines run",
+            said(_("waiting for the machines to join the scheduler")),
+            outcome=_running(running, fleet),
         )
         return again(POLL_S)
     if clock.now() - fleet.phase_since > BOOT_LIMIT:
-        return _fail(fleet, f"only {running} of {fleet.nodes} machines run after {BOOT_LIMIT}")
-    observations.fleet_say(fleet, f"{running} of {fleet.nodes} machines run")
+        text = _("only %(n)s of %(all)s machines run after %(minutes)s min")
+        return _fail(fleet, said(text, n=running, all=fleet.nodes, minutes=BOOT_LIMIT.seconds // 60))
+    observations.fleet_say(fleet, _running(running, fleet))
     return again(POLL_S)
 
 
 def _join(fleet: Fleet, compute: Compute) -> Outcome:
     joined = _joined(fleet)
     if joined >= fleet.nodes:
-        text = f"{joined} nodes are in the scheduler"
-        observations.fleet_move(fleet, FleetPhase.READY, text, outcome=text)
+        done = said(_("%(n)s nodes are in the scheduler"), n=joined)
+        observations.fleet_move(fleet, FleetPhase.READY, done, outcome=done)
         return again(WATCH_S)
     if clock.now() - fleet.phase_since > BOOT_LIMIT:
-        return _fail(fleet, f"only {joined} of {fleet.nodes} nodes joined the scheduler after {BOOT_LIMIT}")
-    observations.fleet_say(fleet, f"{joined} of {fleet.nodes} nodes have joined the scheduler")
+        text = _("only %(n)s of %(all)s nodes joined the scheduler after %(minutes)s min")
+        return _fail(fleet, said(text, n=joined, all=fleet.nodes, minutes=BOOT_LIMIT.seconds // 60))
+    observations.fleet_say(
+        fleet, said(_("%(n)s of %(all)s nodes have joined the scheduler"), n=joined, all=fleet.nodes)
+    )
     return again(POLL_S)
 
 
@@ -305,48 +340,49 @@ def _watch(fleet: Fleet, compute: Compute) -> Outcome:
     joined = _joined(fleet)
     whole = len(machines) >= fleet.nodes and joined >= fleet.nodes
     if fleet.phase == FleetPhase.READY and not whole:
-        text = f"{len(machines)} of {fleet.nodes} machines exist, {joined} are in the scheduler"
-        observations.fleet_move(fleet, FleetPhase.DEGRADED, text)
+        text = _("%(n)s of %(all)s machines exist, %(joined)s are in the scheduler")
+        left = said(text, n=len(machines), all=fleet.nodes, joined=joined)
+        observations.fleet_move(fleet, FleetPhase.DEGRADED, left)
     elif fleet.phase == FleetPhase.DEGRADED and whole:
-        observations.fleet_move(fleet, FleetPhase.READY, "all machines are back")
+        observations.fleet_move(fleet, FleetPhase.READY, said(_("all machines are back")))
     return again(WATCH_S)
 
 
 def _delete(fleet: Fleet, compute: Compute) -> Outcome:
     """Reverse order, each thing until AWS says it is gone: machines, interfaces, template, group."""
     if fleet.phase != FleetPhase.DELETING:
-        observations.fleet_move(fleet, FleetPhase.DELETING, "deletion has begun")
+        observations.fleet_move(fleet, FleetPhase.DELETING, said(_("deletion has begun")))
     tag = {v.TAG_UID: fleet.uid}
     every = compute.instances(tag)
     live = [i for i in every if i.state not in ("terminated", "shutting-down")]
     if live:
         compute.terminate([i.provider_id for i in live])
-        observations.fleet_say(fleet, f"terminating {len(live)} machines")
+        observations.fleet_say(fleet, said(_("terminating %(n)s machines"), n=len(live)))
         return again(POLL_S)
     stopping = [i for i in every if i.state == "shutting-down"]
     if stopping:
-        observations.fleet_say(fleet, f"{len(stopping)} machines are shutting down")
+        observations.fleet_say(fleet, said(_("%(n)s machines are shutting down"), n=len(stopping)))
         return again(POLL_S)
     _observe(fleet, [])
     left = compute.interfaces(tag)
     for interface in left:
         _gone(partial(compute.interface_delete, interface.provider_id))
     if left:
-        observations.fleet_say(fleet, f"removing {len(left)} network interfaces")
+        observations.fleet_say(fleet, said(_("removing %(n)s network interfaces"), n=len(left)))
         return again(POLL_S)
     if not _gone(lambda: compute.launch_template_delete(fleet.launch_template_id or _template_id(fleet, compute))):
-        observations.fleet_say(fleet, "removing the launch template")
+        observations.fleet_say(fleet, said(_("removing the launch template")))
         return again(NEXT_S)
     if not _gone(lambda: compute.placement_group_delete(group_name(fleet))):
-        observations.fleet_say(fleet, "removing the placement group")
+        observations.fleet_say(fleet, said(_("removing the placement group")))
         return again(NEXT_S)
     if any(o.uid == fleet.uid for o in compute.owned()):
-        observations.fleet_say(fleet, "something with the fleet's tag is still there; looking again")
+        observations.fleet_say(fleet, said(_("something with the fleet's tag is still there; looking again")))
         return again(POLL_S)
     observations.fleet_move(
         fleet,
         FleetPhase.DELETED,
-        "AWS holds nothing of it any more",
+        said(_("AWS holds nothing of it any more")),
         ended_at=clock.now(),
         observed_generation=fleet.generation,
     )

@@ -10,9 +10,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
+from django.utils.translation import gettext_noop as _
 
 from apps.core import clock
 from apps.core.errors import TransitionConflict
+from apps.core.said import said
 from apps.jobs import observations as obs
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state
@@ -43,7 +45,7 @@ def reconcile(uid: str) -> Outcome:
         return DONE
     attempt = current_attempt(job)
     if attempt is None:
-        obs.job_end(job, JobPhase.FAILED, reason="Lost", message="the job has no attempt")
+        obs.job_end(job, JobPhase.FAILED, reason="Lost", message=said(_("the job has no attempt")))
         return DONE
     attempt.job = job
     if attempt.phase in ATTEMPT_ENDED:
@@ -67,7 +69,7 @@ def reconcile(uid: str) -> Outcome:
 
 def _submit(job: Job, attempt: Attempt) -> Outcome:
     if job.stop_kind == "cancel":
-        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", "cancelled before it was submitted")
+        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
     obs.attempt_submitting(attempt)
     return _send(job, attempt, doors.scheduler_for(job.cluster))
@@ -102,7 +104,7 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     if clock.now() - since < DOUBT:
         return again(POLL_S)
     if job.stop_kind == "cancel":
-        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", "cancelled before it was submitted")
+        obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
     if not obs.attempt_submit_again(attempt):
         return again(1)
@@ -161,19 +163,23 @@ def _lost(job: Job, attempt: Attempt) -> Outcome:
     """Neither queue nor accounting knows it: the runner's word decides, else it is lost."""
     if attempt.runner_exit_code == 0:
         obs.attempt_end(
-            attempt, AttemptPhase.SUCCEEDED, "", "the runner reported success; the scheduler forgot the job"
+            attempt,
+            AttemptPhase.SUCCEEDED,
+            "",
+            said(_("the runner reported success; the scheduler forgot the job")),
         )
         return again(0)
     if attempt.runner_exit_code is not None and not attempt.stop_reason:
         attempt.exit_code = attempt.runner_exit_code
-        obs.attempt_end(attempt, AttemptPhase.FAILED, "ExitCode", "by the runner; the scheduler forgot the job")
+        text = said(_("by the runner; the scheduler forgot the job"))
+        obs.attempt_end(attempt, AttemptPhase.FAILED, "ExitCode", text)
         return again(0)
     if attempt.stop_reason:
         phase, reason = end_of("CANCELLED", attempt.stop_reason, node_has_fatal_finding=False)
         obs.attempt_end(attempt, phase, reason)
         return again(0)
     if clock.now() - attempt.phase_since > LOST_AFTER:
-        obs.attempt_end(attempt, AttemptPhase.LOST, "Lost", "neither queue nor accounting knows it")
+        obs.attempt_end(attempt, AttemptPhase.LOST, "Lost", said(_("neither queue nor accounting knows it")))
         return again(0)
     return again(POLL_S)
 
@@ -183,13 +189,13 @@ def _settle(job: Job, attempt: Attempt) -> Outcome:
     phase, reason = end_of(attempt.observed_state, attempt.stop_reason, node_has_fatal_finding=bool(failed_node))
     if phase == AttemptPhase.NODE_FAILED and not attempt.stop_node and failed_node:
         obs.attempt_blame(attempt, failed_node)
-    message = ""
+    message: str = ""
     if phase == AttemptPhase.FAILED and attempt.exit_code is not None:
-        message = f"exit code {attempt.exit_code}"
+        message = said(_("exit code %(code)s"), code=attempt.exit_code)
     elif phase == AttemptPhase.FAILED and attempt.observed_reason == "JobLaunchFailure":
         reason = "LaunchFailure"
     elif phase == AttemptPhase.FAILED and attempt.signal:
-        reason, message = "Signal", f"signal {attempt.signal}"
+        reason, message = "Signal", said(_("signal %(number)s"), number=attempt.signal)
     obs.attempt_end(attempt, phase, reason, message)
     return again(0)
 

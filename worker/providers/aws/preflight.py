@@ -30,6 +30,12 @@ _STANDARD_QUOTA: Final = (
 )
 _QUOTA_PAGES: Final = 10
 
+
+def _(template: str, /, **facts: object) -> v.Text:
+    """A sentence; named so that its template is collected for translation."""
+    return v.Text(template, facts)
+
+
 Call = Callable[[str], AbstractContextManager[None]]
 
 
@@ -45,11 +51,14 @@ class Preflight:
         subnet: SubnetTypeDef | None = None
         try:
             subnet = self._subnet(plan.subnet_id)
-            found = v.Check("subnet", True, f"{plan.subnet_id} is in zone {subnet.get('AvailabilityZoneId', '?')}.")
+            zone = subnet.get("AvailabilityZoneId", "?")
+            found = v.Check("subnet", True, _("%(subnet)s is in zone %(zone)s.", subnet=plan.subnet_id, zone=zone))
         except ProviderError as exc:
-            found = v.Check("subnet", False, f"Subnet {plan.subnet_id} cannot be read: {exc}")
+            found = v.Check(
+                "subnet", False, _("Subnet %(subnet)s cannot be read: %(error)s", subnet=plan.subnet_id, error=str(exc))
+            )
         checks = [found]
-        steps: list[tuple[str, Callable[[], tuple[bool, str]]]] = [
+        steps: list[tuple[str, Callable[[], tuple[bool, v.Text]]]] = [
             ("instance-type-offered", lambda: self._offered(plan, subnet)),
             ("interfaces", lambda: self._interfaces(plan)),
             ("subnet-addresses", lambda: self._addresses(plan, subnet)),
@@ -61,7 +70,7 @@ class Preflight:
             try:
                 passed, detail = step()
             except ProviderError as exc:
-                passed, detail = False, f"Could not be checked: {exc}"
+                passed, detail = False, _("Could not be checked: %(error)s", error=str(exc))
             checks.append(v.Check(name, passed, detail))
         return tuple(checks)
 
@@ -74,9 +83,9 @@ class Preflight:
         subnet: SubnetTypeDef = subnets[0]
         return subnet
 
-    def _offered(self, plan: v.LaunchPlan, subnet: SubnetTypeDef | None) -> tuple[bool, str]:
+    def _offered(self, plan: v.LaunchPlan, subnet: SubnetTypeDef | None) -> tuple[bool, v.Text]:
         if subnet is None:
-            return False, "Cannot be told while the subnet, and so its zone, is unknown."
+            return False, _("Cannot be told while the subnet, and so its zone, is unknown.")
         with self._call("DescribeInstanceTypeOfferings"):
             answer = self._clients.ec2.describe_instance_type_offerings(
                 LocationType="availability-zone-id", Filters=[{"Name": "instance-type", "Values": [plan.instance_type]}]
@@ -85,65 +94,100 @@ class Preflight:
         zones = sorted(str(offering.get("Location", "")) for offering in offerings)
         here = subnet.get("AvailabilityZoneId", "")
         if here in zones:
-            return True, f"{plan.instance_type} is offered in {here}."
-        elsewhere = f"choose a subnet in {', '.join(zones)}" if zones else "no zone of this region offers it"
-        return False, f"{plan.instance_type} is not offered in {here}; {elsewhere}."
+            return True, _("%(type)s is offered in %(zone)s.", type=plan.instance_type, zone=here)
+        facts = {"type": plan.instance_type, "zone": here, "zones": ", ".join(zones)}
+        if zones:
+            return False, _("%(type)s is not offered in %(zone)s; choose a subnet in %(zones)s.", **facts)
+        return False, _("%(type)s is not offered in %(zone)s; no zone of this region offers it.", **facts)
 
-    def _interfaces(self, plan: v.LaunchPlan) -> tuple[bool, str]:
+    def _interfaces(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
         with self._call("DescribeInstanceTypes"):
             answer = self._clients.ec2.describe_instance_types(InstanceTypes=[plan.instance_type])  # type: ignore[list-item]
         listed = convert.part(answer, "InstanceTypes", "DescribeInstanceTypes")
         if not listed:
-            return False, f"AWS does not describe {plan.instance_type} in this region."
+            return False, _("AWS does not describe %(type)s in this region.", type=plan.instance_type)
         problems = layout_problems(plan.interfaces, listed[0])
         vcpus = int(listed[0].get("VCpuInfo", {}).get("DefaultVCpus", 0))
         if vcpus != plan.vcpus_per_node:
             problems.append(f"AWS says {vcpus} vCPUs a node, the plan says {plan.vcpus_per_node}")
         if problems:
-            return False, f"The plan does not fit {plan.instance_type}: {'; '.join(problems)}."
+            facts = {"type": plan.instance_type, "problems": "; ".join(problems)}
+            return False, _("The plan does not fit %(type)s: %(problems)s.", **facts)
         efas = sum(1 for interface in plan.interfaces if interface.kind != "interface")
-        return True, f"{len(plan.interfaces)} interfaces a node, {efas} of them EFA, fit {plan.instance_type}."
+        return True, _(
+            "%(n)s interfaces a node, %(efas)s of them EFA, fit %(type)s.",
+            n=len(plan.interfaces),
+            efas=efas,
+            type=plan.instance_type,
+        )
 
-    def _addresses(self, plan: v.LaunchPlan, subnet: SubnetTypeDef | None) -> tuple[bool, str]:
+    def _addresses(self, plan: v.LaunchPlan, subnet: SubnetTypeDef | None) -> tuple[bool, v.Text]:
         if subnet is None:
-            return False, "Cannot be told while the subnet is unknown."
+            return False, _("Cannot be told while the subnet is unknown.")
         each = addresses_per_node(plan.interfaces)
         needed, free = plan.nodes * each, int(subnet.get("AvailableIpAddressCount", 0))
-        sentence = f"{plan.subnet_id} has {free:,} free addresses, {plan.nodes} nodes × {each} need {needed:,}"
+        sentence = _(
+            "%(subnet)s has %(free)s free addresses, %(nodes)s nodes × %(each)s need %(needed)s",
+            subnet=plan.subnet_id,
+            free=f"{free:,}",
+            nodes=plan.nodes,
+            each=each,
+            needed=f"{needed:,}",
+        )
         if free >= needed:
-            return True, f"{sentence}."
-        return False, f"{sentence}; use a larger subnet or fewer nodes."
+            return True, v.Text("%(sentence)s.", {"sentence": sentence})
+        return False, _("%(sentence)s; use a larger subnet or fewer nodes.", sentence=sentence)
 
-    def _security_groups(self, plan: v.LaunchPlan) -> tuple[bool, str]:
+    def _security_groups(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
         if not plan.security_group_ids:
-            return False, "No security group is given; EFA needs one that allows all traffic to and from itself."
+            return False, _("No security group is given; EFA needs one that allows all traffic to and from itself.")
         with self._call("DescribeSecurityGroups"):
             answer = self._clients.ec2.describe_security_groups(GroupIds=list(plan.security_group_ids))
-        missing: list[str] = []
+        missing: list[v.Text] = []
         for group in convert.part(answer, "SecurityGroups", "DescribeSecurityGroups"):
             group_id = group.get("GroupId", "")
-            for way, key in (("inbound", "IpPermissions"), ("outbound", "IpPermissionsEgress")):
-                if not any(_allows_itself(rule, group_id) for rule in group.get(key, [])):
-                    missing.append(f"{group_id} lacks an {way} rule for all traffic with itself")
+            if not any(_allows_itself(rule, group_id) for rule in group.get("IpPermissions", [])):
+                missing.append(_("%(group)s lacks an inbound rule for all traffic with itself", group=group_id))
+            if not any(_allows_itself(rule, group_id) for rule in group.get("IpPermissionsEgress", [])):
+                missing.append(_("%(group)s lacks an outbound rule for all traffic with itself", group=group_id))
         if missing:
-            return False, (
-                f"{'; '.join(missing)}. EFA traffic is not IP, so a rule for 0.0.0.0/0 does not let it through: "
-                "add a rule with protocol -1 and the group itself as the other side."
+            return False, _(
+                "%(missing)s. EFA traffic is not IP, so a rule for 0.0.0.0/0 does not let it through: "
+                "add a rule with protocol -1 and the group itself as the other side.",
+                missing=_joined(missing),
             )
-        return True, f"{', '.join(plan.security_group_ids)} allow all traffic to and from themselves."
+        groups = ", ".join(plan.security_group_ids)
+        return True, _("%(groups)s allow all traffic to and from themselves.", groups=groups)
 
-    def _quota(self, plan: v.LaunchPlan) -> tuple[bool, str]:
+    def _quota(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
         name, code, families = QUOTAS.get(plan.instance_type[:1], _STANDARD_QUOTA)
         needed = plan.nodes * plan.vcpus_per_node
         try:
             limit = self._quota_value(name, code)
         except (AccessDenied, NotFound, Unsupported) as exc:
-            return True, f"The quota “{name}” is not readable here ({exc}); the launch needs {needed:,} vCPUs of it."
+            return True, _(
+                "The quota “%(name)s” is not readable here (%(error)s); the launch needs %(needed)s vCPUs of it.",
+                name=name,
+                error=str(exc),
+                needed=f"{needed:,}",
+            )
         used = self._vcpus_in_use(families)
-        sentence = f"“{name}” is {limit:,.0f} vCPUs, {used:,} in use, {plan.nodes} nodes need {needed:,}"
+        sentence = _(
+            "“%(name)s” is %(limit)s vCPUs, %(used)s in use, %(nodes)s nodes need %(needed)s",
+            name=name,
+            limit=f"{limit:,.0f}",
+            used=f"{used:,}",
+            nodes=plan.nodes,
+            needed=f"{needed:,}",
+        )
         if used + needed <= limit:
-            return True, f"{sentence}."
-        return False, f"{sentence}; ask AWS for at least {used + needed:,} (quota code {code}) or plan fewer nodes."
+            return True, v.Text("%(sentence)s.", {"sentence": sentence})
+        return False, _(
+            "%(sentence)s; ask AWS for at least %(vcpus)s (quota code %(code)s) or plan fewer nodes.",
+            sentence=sentence,
+            vcpus=f"{used + needed:,}",
+            code=code,
+        )
 
     def _quota_value(self, name: str, code: str) -> float:
         """The applied value, else AWS's default; searched by name where the code means another quota."""
@@ -158,7 +202,7 @@ class Preflight:
         if quota.get("QuotaName") == name:
             return float(quota.get("Value", 0))
         token = ""
-        for _ in range(_QUOTA_PAGES):
+        for _page in range(_QUOTA_PAGES):
             more: Any = {"NextToken": token} if token else {}
             with self._call("ListServiceQuotas"):
                 page = quotas.list_service_quotas(ServiceCode="ec2", MaxResults=100, **more)
@@ -191,7 +235,7 @@ class Preflight:
             if not token:
                 return used
 
-    def _dry_run(self, plan: v.LaunchPlan) -> tuple[bool, str]:
+    def _dry_run(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
         interfaces: Any = convert.interface_specifications(plan.interfaces, plan.subnet_id, plan.security_group_ids)
         try:
             with self._call("RunInstances (dry run)"):
@@ -207,12 +251,20 @@ class Preflight:
                 except ClientError as exc:
                     if code_of(exc) != DRY_RUN_PASSED:
                         raise
-                    return True, "AWS would accept the launch (dry run)."
+                    return True, _("AWS would accept the launch (dry run).")
         except AccessDenied as exc:
-            return False, f"Our credentials may not launch: {exc}. Allow ec2:RunInstances for this role."
+            return False, _(
+                "Our credentials may not launch: %(error)s. Allow ec2:RunInstances for this role.", error=str(exc)
+            )
         except ProviderError as exc:
-            return False, f"AWS would refuse the launch: {exc}"
-        return False, "AWS answered a dry run as if it were a launch; check the account for new instances."
+            return False, _("AWS would refuse the launch: %(error)s", error=str(exc))
+        return False, _("AWS answered a dry run as if it were a launch; check the account for new instances.")
+
+
+def _joined(texts: list[v.Text]) -> v.Text:
+    """Several sentences with semicolons between them."""
+    names = [f"t{i}" for i in range(len(texts))]
+    return v.Text("; ".join(f"%({name})s" for name in names), dict(zip(names, texts, strict=True)))
 
 
 def _allows_itself(rule: IpPermissionTypeDef, group_id: str) -> bool:
