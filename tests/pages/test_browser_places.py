@@ -37,6 +37,7 @@ def test_places_in_a_browser(window: Any, live_server: Any) -> None:
     """One seeded site, walked by an administrator and an operator; the parts stand below as functions."""
     rows = demo_more(demo_rows())
     no_complaint_and_no_sideways_scroll(window, live_server.url, rows)
+    tiles_fill_their_rows(window, live_server.url, rows)
     axe_is_clean(window, live_server.url, rows)
     parts_of_upper_floors_arrive(window, live_server.url, rows)
     a_fleet_is_launched_with_its_price_on_the_button(window, live_server.url, rows)
@@ -53,6 +54,32 @@ def no_complaint_and_no_sideways_scroll(window: Any, origin: str, rows: Any) -> 
             assert visitor.complaints == [], f"{path}, {width}"
             assert visitor.sideways() <= 0, f"{path}, {width}"
         visitor.context.close()
+
+
+#: Of each row of tiles: how many, and how far the row is from the frame's width.
+ROWS = """() => {
+    const frame = document.querySelector(".stats"), rows = new Map();
+    for (const tile of frame.children) {
+        const at = tile.getBoundingClientRect();
+        rows.set(at.top, [...(rows.get(at.top) || []), at.width]);
+    }
+    const sum = (widths) => widths.reduce((a, b) => a + b, 0);
+    return [...rows.values()].map((widths) => [widths.length, Math.abs(sum(widths) - frame.clientWidth)]);
+}"""
+
+
+def tiles_fill_their_rows(window: Any, origin: str, rows: Any) -> None:
+    visitor = person(window, origin, user="admin", password=PASSWORD)
+    for path in ("/costs", f"/jobs/{rows.jobs['llama-70b-pretrain'].uid}"):
+        for width in (1024, 1152, 1280, 1366, 1440):
+            visitor.page.set_viewport_size({"width": width, "height": 900})
+            visitor.open(path)
+            found = visitor.page.evaluate(ROWS)
+            assert found, path
+            for number, gap in found:
+                assert number > 1, f"{path}, {width}: a tile stands alone in {found}"
+                assert gap < 12, f"{path}, {width}: a row does not fill the frame in {found}"
+    visitor.context.close()
 
 
 def axe_is_clean(window: Any, origin: str, rows: Any) -> None:
