@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import CharFilter, FilterSet
+from django.db.models import QuerySet
+from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,7 +14,9 @@ from apps.checkpoints.models import Checkpoint
 from apps.checkpoints.selectors import checkpoint_for, checkpoint_sentence, checkpoints_visible_to
 from apps.checkpoints.states import CheckpointState
 from apps.core.api import Endpoint, ListEndpoint
-from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.filters import ChoicesFilter, KnownFilter, TextFilter
+from apps.teams.models import Team
+from apps.teams.selectors import teams_visible_to
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
@@ -49,11 +52,16 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
         return checkpoint_sentence(checkpoint)
 
 
+def known_teams(actor: Any) -> QuerySet[Team]:
+    """Teams whose checkpoints an actor may look for."""
+    return teams_visible_to(actor, "checkpoints.view")
+
+
 class CheckpointFilter(FilterSet):  # type: ignore[misc]
     """By state, team, job, path."""
 
-    state = ChoicesFilter("state", values=[c.value for c in CheckpointState])
-    team = CharFilter(field_name="series__team__slug")
+    state = ChoicesFilter("state", values=CheckpointState.choices)
+    team = KnownFilter("series__team__slug", known=known_teams, column="slug")
     job = TextFilter("series__job_uid")
     q = TextFilter("path", "series__name")
 

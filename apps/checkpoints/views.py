@@ -12,11 +12,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django_filters import CharFilter, FilterSet
+from django_filters import FilterSet
 
 from apps.audit.selectors import events_of
 from apps.audit.timeline import Words, lines_of
-from apps.checkpoints.api import CheckpointFilter
+from apps.checkpoints.api import CheckpointFilter, known_teams
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.selectors import (
     checkpoint_for,
@@ -27,7 +27,7 @@ from apps.checkpoints.selectors import (
 )
 from apps.checkpoints.states import COLOURS, CheckpointState
 from apps.core import units
-from apps.core.filters import TextFilter
+from apps.core.filters import KnownFilter, TextFilter
 from apps.core.forms import is_htmx
 from apps.core.lists import listing
 from apps.core.pages import Page
@@ -51,7 +51,7 @@ WORDS: Words = {
 class SeriesFilter(FilterSet):  # type: ignore[misc]
     """By team and text."""
 
-    team = CharFilter(field_name="team__slug")
+    team = KnownFilter("team__slug", known=known_teams, column="slug")
     q = TextFilter("name", "job_uid")
 
     class Meta:

@@ -68,7 +68,7 @@ LABELS = {"phase": gettext_lazy("State"), "q": gettext_lazy("Text")}
 class ClusterFilter(FilterSet):  # type: ignore[misc]
     """By phase and text."""
 
-    phase = ChoicesFilter("phase", values=[c.value for c in ClusterPhase])
+    phase = ChoicesFilter("phase", values=ClusterPhase.choices)
     q = TextFilter("name", "api_url", "account__name")
 
     class Meta:

@@ -72,7 +72,7 @@ def field_label(name: str) -> str:
 class AccountFilter(FilterSet):  # type: ignore[misc]
     """By phase and text."""
 
-    phase = ChoicesFilter("phase", values=[c.value for c in AccountPhase])
+    phase = ChoicesFilter("phase", values=AccountPhase.choices)
     q = TextFilter("name", "region", "observed_account_id")
 
     class Meta:

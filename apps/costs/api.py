@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_filters import CharFilter, DateFilter, FilterSet
+from django.db.models import QuerySet
+from django_filters import DateFilter, FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version
 from apps.core.errors import NotFound
-from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.filters import ChoicesFilter, KnownFilter, TextFilter
 from apps.costs.models import Budget, Posting
 from apps.costs.selectors import budget_of, month_of, postings_visible_to, standings_of
 from apps.costs.services import budget_set
 from apps.costs.states import PostingKind, Unit
+from apps.teams.models import Team
 from apps.teams.selectors import team_for, teams_visible_to
 
 
@@ -61,13 +63,17 @@ class BudgetSetSerializer(serializers.Serializer[Any]):
     usd_per_month = serializers.DecimalField(max_digits=14, decimal_places=2, min_value=0)
 
 
+def _teams(actor: Any) -> QuerySet[Team]:
+    return teams_visible_to(actor, "costs.view")
+
+
 class PostingFilter(FilterSet):  # type: ignore[misc]
     """By team, job, unit, kind, text; since and until are UTC days, both included."""
 
-    unit = ChoicesFilter("unit", values=[c.value for c in Unit])
-    kind = ChoicesFilter("kind", values=[c.value for c in PostingKind])
+    unit = ChoicesFilter("unit", values=Unit.choices)
+    kind = ChoicesFilter("kind", values=PostingKind.choices)
     job = TextFilter("subject_uid")
-    team = CharFilter(field_name="source__team__slug")
+    team = KnownFilter("source__team__slug", known=_teams, column="slug")
     q = TextFilter("memo", "subject_uid")
     since = DateFilter(field_name="at", lookup_expr="date__gte")
     until = DateFilter(field_name="at", lookup_expr="date__lte")

@@ -12,14 +12,14 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django_filters import CharFilter, FilterSet
+from django_filters import FilterSet
 
 from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
 from apps.clusters.selectors import cluster_for, clusters_visible_to, node_for, node_sentence, nodes_visible_to
 from apps.core import clock
 from apps.core.errors import BadQuery
-from apps.core.filters import ChoicesFilter, TextFilter
+from apps.core.filters import ChoicesFilter, KnownFilter, TextFilter
 from apps.core.forms import is_htmx
 from apps.core.lists import csv_answer, filtered_rows, listing
 from apps.core.pages import Page
@@ -150,7 +150,7 @@ _FIGURES = {
 class GpuFilter(FilterSet):  # type: ignore[misc]
     """By cluster, presence on the bus, text."""
 
-    cluster = CharFilter(field_name="node__cluster__name")
+    cluster = KnownFilter("node__cluster__name", known=clusters_visible_to, column="name")
     on_bus = ChoicesFilter("is_on_bus", values=["True", "False"])
     q = TextFilter("node__name", "uuid", "model")
 
@@ -347,7 +347,7 @@ class FindingAnswer(Page):
 class XidFilter(FilterSet):  # type: ignore[misc]
     """By severity, code, text."""
 
-    severity = ChoicesFilter("severity", values=[c.value for c in Severity])
+    severity = ChoicesFilter("severity", values=Severity.choices)
     q = TextFilter("code", "mnemonic", "meaning", "nvidia_immediate_action", "suggested_action", "fault_class")
 
     class Meta:
