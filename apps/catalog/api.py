@@ -39,6 +39,8 @@ class InstanceTypeSerializer(serializers.Serializer[Any]):
     usd_per_gpu_hour = serializers.DecimalField(max_digits=12, decimal_places=6, allow_null=True)
     price_date = serializers.CharField()
     price_source = serializers.CharField()
+    price_region = serializers.CharField()
+    price_same_in = serializers.ListField(child=serializers.CharField())
     note = serializers.CharField()
     sources = serializers.CharField()
 

@@ -18,7 +18,8 @@ class InstanceType:
     """Facts of one EC2 instance type; ``None`` means unknown or does not apply.
 
     Memory in MiB as the EC2 API gives it; bandwidths in GB/s or Gbps as named; FLOPS are dense
-    TFLOPS per GPU; ``usd_per_hour`` is on-demand Linux in us-east-1 with its date and source.
+    TFLOPS per GPU; ``usd_per_hour`` is on-demand Linux in ``price_region`` with its date and source; where the type is
+    offered in the regions of ``price_same_in`` it costs the same there.
     ``efa_cards_start`` is the first network card that takes EFA. ``sources`` names where each group
     of figures comes from.
     """
@@ -49,6 +50,8 @@ class InstanceType:
     usd_per_hour: Decimal | None
     price_date: str
     price_source: str
+    price_region: str
+    price_same_in: tuple[str, ...]
     note: str
     sources: str
 
@@ -69,6 +72,7 @@ def _load() -> Mapping[str, InstanceType]:
     found: dict[str, InstanceType] = {}
     for row in rows["types"]:
         values: dict[str, Any] = {k: Decimal(str(v)) if k in _DECIMALS and v is not None else v for k, v in row.items()}
+        values["price_same_in"] = tuple(values["price_same_in"])
         found[row["name"]] = InstanceType(**values)
     return found
 

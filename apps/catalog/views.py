@@ -157,7 +157,11 @@ def facts_of(types: Sequence[InstanceType]) -> list[Fact]:
             lambda t: t.bf16_tflops / t.usd_per_gpu_hour if t.bf16_tflops and t.usd_per_gpu_hour else None,
             lambda v: f"{v:,.0f} TFLOPS/($/h)",
         ),
-        _words(_("Price of"), types, lambda t: f"{t.price_date} ({t.price_source})" if t.price_date else ""),
+        _words(
+            _("Price of"),
+            types,
+            lambda t: f"{t.price_region}, {t.price_date} ({t.price_source})" if t.price_date else "",
+        ),
         _words(_("Note"), types, lambda t: t.note),
         _words(_("Sources"), types, lambda t: t.sources),
     ]

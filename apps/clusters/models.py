@@ -81,7 +81,7 @@ class Fleet(Reconciled):
     image_id = models.CharField(max_length=40)
     partition = models.CharField(max_length=60, blank=True, default="")
     usd_per_hour = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
-    price_source = models.CharField(max_length=200, blank=True, default="")
+    price_source = SaidField(blank=True, default="")
     delete_requested_at = models.DateTimeField(null=True, blank=True)
 
     phase = models.CharField(max_length=20, choices=FleetPhase.choices, default=FleetPhase.PENDING)

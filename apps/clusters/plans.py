@@ -8,6 +8,7 @@ from decimal import Decimal
 from django.utils.translation import gettext as _
 
 from apps.catalog.models import InstanceType
+from apps.catalog.selectors import price_words
 from apps.clusters.models import Cluster
 from apps.clusters.states import FLEET_STEPS, FleetPhase
 from apps.connections.states import AccountPhase
@@ -20,6 +21,7 @@ class FleetPlan:
     kind: InstanceType
     nodes: int
     blocker: str
+    region: str = ""
 
     @property
     def gpus(self) -> int:
@@ -35,6 +37,11 @@ class FleetPlan:
     def usd_per_day(self) -> Decimal:
         """What a day costs."""
         return self.usd_per_hour * 24
+
+    @property
+    def price_source(self) -> str:
+        """Which region's price it is, of which day, from whom."""
+        return price_words(self.kind, self.region)
 
     @property
     def steps(self) -> list[tuple[str, int]]:
@@ -59,4 +66,4 @@ def plan_fleet(cluster: Cluster, kind: InstanceType, nodes: int) -> FleetPlan:
         blocker = _("The account %(account)s is paused; resume it first.") % {"account": account.name}
     elif kind.usd_per_hour is None:
         blocker = _("%(type)s has no published on-demand price; it is sold through reservations.") % {"type": kind.name}
-    return FleetPlan(kind, nodes, blocker)
+    return FleetPlan(kind, nodes, blocker, account.region if account is not None else "")

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from apps.audit.services import event, record
-from apps.catalog.selectors import type_by_name
+from apps.catalog.selectors import price_words, type_by_name
 from apps.clusters.models import Cluster, Fleet, FleetStep, Node
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.states import FLEET_LIVE, FLEET_STEPS, ClusterPhase, FleetPhase, NodePhase
@@ -284,7 +284,7 @@ def fleet_create(
         image_id=image_id,
         partition=partition or cluster.partition or "gpu",
         usd_per_hour=kind.usd_per_hour,
-        price_source=f"{kind.name} on demand, {kind.price_date} ({kind.price_source})"[:200],
+        price_source=price_words(kind, account.region),
     )
     try:
         with transaction.atomic():

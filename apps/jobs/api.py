@@ -270,7 +270,7 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "gpu_hours": preview.gpu_hours,
                 "usd_held": preview.usd,
                 "usd_per_gpu_hour": preview.usd_per_gpu_hour,
-                "price_source": preview.price_source,
+                "price_source": str(preview.price_source),
                 "usd_free": preview.budget.free,
                 "usd_left": preview.usd_left,
                 "gpus_free": int(preview.quota.free),

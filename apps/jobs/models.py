@@ -71,7 +71,7 @@ class Job(Reconciled):
     stop_kind = models.CharField(max_length=8, blank=True, default="")
     stop_by = models.CharField(max_length=150, blank=True, default="")
     usd_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=6)
-    price_source = models.CharField(max_length=200)
+    price_source = SaidField()
     series = models.OneToOneField(CheckpointSeries, on_delete=models.PROTECT, related_name="job")
 
     phase = models.CharField(max_length=16, choices=JobPhase.choices, default=JobPhase.PENDING)

@@ -99,9 +99,10 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
+    region = cluster.account.region if cluster.account is not None else ""
     # The scheduler may choose any node that fits: the hold covers the dearest.
     kinds = {(n.instance_type, n.gpu_type) for n in nodes} or {("", gpu_type)}
-    prices = [found_price for kind in sorted(kinds) if (found_price := gpu_price(*kind)) is not None]
+    prices = [found_price for kind in sorted(kinds) if (found_price := gpu_price(*kind, region)) is not None]
     price = max(prices, default=None)
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
@@ -259,7 +260,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         environment=dict(spec.environment),
         max_recoveries=spec.max_recoveries,
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
-        price_source=preview.price_source[:200],
+        price_source=preview.price_source,
     )
     with transaction.atomic():
         gpus_take(team, job.gpus, subject=job.uid)
