@@ -78,7 +78,10 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("jobs-none-match", "owner", "/jobs?q=nothing-has-this-name"),
         ("job-new", "owner", "/jobs/new"),
         ("job", "owner", f"/jobs/{job}"),
-        *((f"job-{t}", "owner", f"/jobs/{job}/{t}") for t in ("logs", "metrics", "checkpoints", "timeline", "events", "config", "cost")),
+        *(
+            (f"job-{t}", "owner", f"/jobs/{job}/{t}")
+            for t in ("logs", "metrics", "checkpoints", "timeline", "events", "config", "cost")
+        ),
         *(
             (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p, team__slug='nlp')}")
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")

@@ -48,7 +48,16 @@ def test_it_opens_with_the_sentence_of_the_api(sign_in: SignIn, running: Any) ->
 
 def test_it_polls_until_settled_and_then_stops(sign_in: SignIn, running: Any, site: DemoRows) -> None:
     client = sign_in("owner")
-    for name in ("job", "job-metrics", "job-events", "job-checkpoints", "job-timeline", "job-cost", "job-logs", "job-config"):
+    for name in (
+        "job",
+        "job-metrics",
+        "job-events",
+        "job-checkpoints",
+        "job-timeline",
+        "job-cost",
+        "job-logs",
+        "job-config",
+    ):
         address = reverse(name, args=[running.uid])
         assert f'hx-get="{address}" hx-trigger="every 3s"' in page(client, running, name), name
         live = page(client, running, name, headers=HTMX)
