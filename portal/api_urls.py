@@ -8,6 +8,7 @@ from apps.audit import api as audit
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
+from apps.clusters import mount_api as mounts
 from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
@@ -15,6 +16,7 @@ from apps.health import api as health
 from apps.jobs import api as jobs
 from apps.jobs import stop_api
 from apps.quotas import api as quotas
+from apps.storage import api as storage
 from apps.teams import api as teams
 
 app_name = "api"
@@ -28,8 +30,15 @@ urlpatterns = [
     path("accounts", connections.Accounts.as_view(), name="accounts"),
     path("accounts/<str:uid>", connections.Account.as_view(), name="account"),
     path("instance-types", catalog.InstanceTypes.as_view(), name="instance-types"),
+    path("file-systems", storage.FileSystems.as_view(), name="file-systems"),
+    path("file-systems/<str:uid>", storage.FileSystemDetail.as_view(), name="file-system"),
+    path("file-systems/<str:uid>/associations", storage.Associations.as_view(), name="associations"),
+    path("file-systems/<str:uid>/exports", storage.Exports.as_view(), name="exports"),
+    path("associations/<str:uid>", storage.AssociationDetail.as_view(), name="association"),
     path("clusters", clusters.Clusters.as_view(), name="clusters"),
     path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
+    path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
+    path("mounts/<str:uid>", mounts.MountDetail.as_view(), name="mount"),
     path("fleets", clusters.Fleets.as_view(), name="fleets"),
     path("fleets/<str:uid>", clusters.FleetDetail.as_view(), name="fleet"),
     path("nodes", clusters.Nodes.as_view(), name="nodes"),

@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "apps.connections",
     "apps.costs",
     "apps.quotas",
+    "apps.storage",
     "apps.clusters",
     "apps.checkpoints",
     "apps.health",

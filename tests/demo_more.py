@@ -13,6 +13,7 @@ from typing import Any
 
 from apps.core.said import said
 from tests.demo_rows import DemoRows, _Seed
+from tests.demo_storage import demo_storage
 
 CHECKS = (
     ("subnet", True, said("%(subnet)s is in zone %(zone)s.", subnet="subnet-0a1b2c3d", zone="use1-az4")),
@@ -68,6 +69,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _health(seed)
     _month(seed)
     _limits(seed)
+    demo_storage(seed)
     from apps.audit.services import seal
 
     seal(100_000)

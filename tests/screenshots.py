@@ -43,6 +43,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
     from apps.core.models import Heartbeat
     from apps.health.models import Finding
     from apps.jobs.models import Job
+    from apps.storage.models import FileSystem
     from apps.teams.models import SavedView, User
     from tests.demo_more import demo_more
     from tests.demo_rows import demo_rows
@@ -93,12 +94,18 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("cluster", "operator", f"/clusters/{cluster}"),
         ("cluster-new", "operator", "/clusters/new"),
         ("cluster-edit", "operator", f"/clusters/{cluster}/edit"),
+        ("mount-new", "operator", f"/clusters/{cluster}/mounts/new"),
         ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
         *(
             (f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}")
             for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")
         ),
         ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
+        ("storage", "operator", "/storage"),
+        ("storage-compare", "owner", "/storage/compare"),
+        ("file-system-new", "operator", "/storage/new"),
+        ("file-system", "operator", f"/storage/{uid(FileSystem, name='train-scratch')}"),
+        ("file-system-failed", "owner", f"/storage/{uid(FileSystem, phase='FAILED')}"),
         ("catalog", "owner", "/catalog"),
         ("catalog-compare", "owner", "/catalog/compare?type=p5.48xlarge&type=p5en.48xlarge&type=p6-b200.48xlarge"),
         ("health", "operator", "/health"),

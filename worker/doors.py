@@ -69,14 +69,25 @@ def compute_for(account: CloudAccount) -> ports.Compute:
     """The compute provider of a cloud account."""
     from worker.providers.aws import Ec2Compute
 
-    access = v.CloudAccess(
+    return Ec2Compute(access_of(account))
+
+
+def access_of(account: CloudAccount) -> v.CloudAccess:
+    """How the worker reaches an account, its secret resolved."""
+    return v.CloudAccess(
         region=account.region,
         credentials=credentials(account.credentials_ref),
         endpoint_url=account.endpoint_url,
         role_arn=account.role_arn,
         external_id=account.external_id,
     )
-    return Ec2Compute(access)
+
+
+def storage_for(account: CloudAccount) -> ports.FileStorage:
+    """The provider of shared file systems of a cloud account."""
+    from worker.providers.aws.storage import AwsFileStorage
+
+    return AwsFileStorage(access_of(account))
 
 
 #: One scheduler a cluster and process: it remembers the version it negotiated and the queue it last read.

@@ -1,15 +1,24 @@
-"""Cluster, Fleet, FleetStep, Node."""
+"""Cluster, Mount, Fleet, FleetStep, Node."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
 
-from apps.clusters.states import ClusterKind, ClusterPhase, FleetPhase, NodePhase, StepState
+from apps.clusters.states import (
+    ClusterKind,
+    ClusterPhase,
+    FleetPhase,
+    MountKind,
+    MountPurpose,
+    NodePhase,
+    StepState,
+)
 from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField, SaidJSONField
+from apps.storage.models import FileSystem
 from apps.teams.models import Team
 
 
@@ -60,6 +69,35 @@ class Cluster(Reconciled):
     def __str__(self) -> str:
         """The name."""
         return self.name
+
+
+class Mount(Recorded):
+    """Where the nodes of a cluster find some data: a file system of the portal, an S3 prefix or their own disks.
+
+    ``source`` is what is mounted where no file system of the portal is: an S3 address, or a device. The portal
+    records and shows mounts; the nodes' own start-up makes them.
+    """
+
+    uid_prefix = "mnt"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="mounts")
+    kind = models.CharField(max_length=12, choices=MountKind.choices)
+    file_system = models.ForeignKey(FileSystem, null=True, blank=True, on_delete=models.PROTECT, related_name="mounts")
+    source = models.CharField(max_length=300, blank=True, default="")
+    path = models.CharField(max_length=200)
+    purpose = models.CharField(max_length=12, choices=MountPurpose.choices)
+
+    class Meta:
+        ordering = ["path"]
+        constraints = [
+            _known(MountKind, "clusters_mount_known_kind", "kind"),
+            _known(MountPurpose, "clusters_mount_known_purpose", "purpose"),
+            models.UniqueConstraint(fields=["cluster", "path"], name="clusters_one_mount_per_path"),
+        ]
+
+    def __str__(self) -> str:
+        """Path and what lies there."""
+        return f"{self.path} ({self.kind})"
 
 
 class Fleet(Reconciled):

@@ -10,7 +10,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from apps.clusters.models import Cluster, Fleet, Node
+from apps.clusters.models import Cluster, Fleet, Mount, Node
 from apps.clusters.states import (
     FLEET_BILLED,
     FLEET_LIVE,
@@ -74,6 +74,20 @@ def fleet_for(*, actor: Actor, may: str, uid: str) -> Fleet:
 def fleet_by_uid(uid: str) -> Fleet | None:
     """For the worker."""
     return Fleet.objects.select_related("cluster", "cluster__account", "team").filter(uid=uid).first()
+
+
+def mounts_of(cluster: Cluster) -> QuerySet[Mount]:
+    """What the nodes of a cluster mount, by path."""
+    return cluster.mounts.select_related("file_system")
+
+
+def mount_for(*, actor: Actor, may: str, uid: str) -> Mount:
+    """The mount of this uid. Raises NotFound."""
+    rows = Mount.objects.select_related("cluster", "file_system")
+    mount = rows.filter(uid=uid).first() if actor.holds(may) else None
+    if mount is None:
+        raise NotFound(_("no mount %(uid)s in which you may do this") % {"uid": uid})
+    return mount
 
 
 def nodes_visible_to(actor: Actor) -> QuerySet[Node]:

@@ -70,6 +70,24 @@ class NodePhase(TextChoices):
     GONE = "GONE", _("Gone")
 
 
+class MountKind(TextChoices):
+    """How a cluster's nodes come by data."""
+
+    LUSTRE = "fsx-lustre", "FSx for Lustre"
+    EFS = "efs", "EFS"
+    S3 = "s3", "Mountpoint for S3"
+    NVME = "nvme", _("Local NVMe")
+
+
+class MountPurpose(TextChoices):
+    """What a mount is for."""
+
+    CHECKPOINTS = "checkpoints", _("Checkpoints")
+    DATASETS = "datasets", _("Datasets")
+    HOME = "home", _("Home folders")
+    SCRATCH = "scratch", _("Scratch")
+
+
 class StepState(TextChoices):
     """Where a provisioning step is."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.clusters import views
+from apps.clusters import mount_views, views
 
 urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
@@ -14,6 +14,8 @@ urlpatterns: list[URLPattern] = [
     path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),
     path("clusters/<str:uid>/fleets/new", views.FleetNew.as_view(), name="fleet-new"),
     path("clusters/<str:uid>/fleets/preview", views.FleetPreview.as_view(), name="fleet-preview"),
+    path("clusters/<str:uid>/mounts/new", mount_views.MountNew.as_view(), name="mount-new"),
+    path("mounts/<str:uid>/remove", mount_views.MountRemove.as_view(), name="mount-remove"),
     path("fleets/burn", views.BurnTable.as_view(), name="fleets-burn"),
     path("fleets/<str:uid>", views.FleetPage.as_view(), name="fleet"),
     path("fleets/<str:uid>/delete", views.FleetDelete.as_view(), name="fleet-delete"),

@@ -34,6 +34,7 @@ from apps.clusters.selectors import (
     fleet_for,
     fleet_sentence,
     fleets_visible_to,
+    mounts_of,
     node_for,
     nodes_visible_to,
 )
@@ -58,6 +59,7 @@ from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx, posted_version, typed_name
 from apps.core.lists import listing
 from apps.core.pages import Page, once
+from apps.storage.selectors import mount_command
 from apps.teams.models import Team
 from apps.teams.selectors import teams_visible_to
 
@@ -139,6 +141,10 @@ class ClusterPage(Page):
         if is_htmx(request):
             return render(request, "clusters/cluster.html#live", context)
         context["lines"] = lines_of(events_of([cluster.uid], 50), WORDS)
+        context["mounts"] = [
+            (mount, mount_command(mount.file_system, mount.path) if mount.file_system else "")
+            for mount in mounts_of(cluster)
+        ]
         return render(request, "clusters/cluster.html", context)
 
 

@@ -22,6 +22,7 @@ from apps.health.selectors import findings_visible_to
 from apps.health.states import COLOURS as FINDING_COLOURS
 from apps.health.states import FATAL, SEVERITY_COLOURS, FindingPhase
 from apps.jobs.states import ATTEMPT_COLOURS, JOB_COLOURS
+from apps.storage.states import COLOURS as FILE_SYSTEM_COLOURS
 from apps.teams.models import Team
 from apps.teams.permissions import ANONYMOUS, Actor
 from apps.teams.selectors import teams_visible_to
@@ -32,6 +33,7 @@ COLOURS: dict[str, dict[str, str]] = {
     "attempt": ATTEMPT_COLOURS,
     "cluster": CLUSTER_COLOURS,
     "fleet": FLEET_COLOURS,
+    "file_system": FILE_SYSTEM_COLOURS,
     "node": NODE_COLOURS,
     "checkpoint": CHECKPOINT_COLOURS,
     "connection": CONNECTION_COLOURS,
@@ -53,6 +55,7 @@ _MAP: tuple[tuple[Any, tuple[tuple[Any, str, str, str], ...]], ...] = (
         _("Capacity"),
         (
             (_("Clusters"), "clusters", "server", "clusters.view"),
+            (_("Storage"), "storage", "hard-drive", "storage.view"),
             (_("Catalog"), "catalog", "table-2", "catalog.view"),
         ),
     ),

@@ -13,7 +13,7 @@ from apps.teams.models import ApiToken, Team, User
 from apps.teams.states import PlatformRole, TeamRole
 
 _VIEW_TEAM = frozenset({"jobs.view", "checkpoints.view", "costs.view", "quotas.view", "teams.view", "templates.view"})
-_VIEW_SHARED = frozenset({"clusters.view", "health.view", "catalog.view"})
+_VIEW_SHARED = frozenset({"clusters.view", "health.view", "catalog.view", "storage.view"})
 _SUBMIT = frozenset({"jobs.submit", "jobs.cancel"})
 
 TEAM_RIGHTS: Mapping[str, frozenset[str]] = {
@@ -22,7 +22,15 @@ TEAM_RIGHTS: Mapping[str, frozenset[str]] = {
     TeamRole.LEAD: _VIEW_TEAM | _VIEW_SHARED | _SUBMIT | {"jobs.manage", "tokens.manage"},
 }
 _OPERATE = frozenset(
-    {"connections.view", "connections.manage", "clusters.operate", "health.operate", "jobs.cancel", "jobs.manage"}
+    {
+        "connections.view",
+        "connections.manage",
+        "clusters.operate",
+        "health.operate",
+        "jobs.cancel",
+        "jobs.manage",
+        "storage.operate",
+    }
 )
 PLATFORM_RIGHTS: Mapping[str, frozenset[str]] = {
     PlatformRole.NONE: frozenset(),

@@ -28,8 +28,7 @@ def efa_group_problem(region: str, group_ids: Sequence[str]) -> str:
             return f"the security group '{group_id}' does not exist"
         for way, rules in (("inbound", group.ingress_rules), ("outbound", group.egress_rules)):
             if not any(
-                str(rule.ip_protocol) == "-1" and (rule.source_group or {}).get("GroupId") == group_id
-                for rule in rules
+                str(rule.ip_protocol) == "-1" and (rule.source_group or {}).get("GroupId") == group_id for rule in rules
             ):
                 return f"{group_id} does not allow all {way} traffic with itself"
     return ""

@@ -311,5 +311,7 @@
     freshen(document);
     markTheme();
     countPicked();
+    /* A form that was refused comes back in its open dialog. */
+    all("dialog[data-open]").forEach(function (dialog) { openDialog(dialog.id); });
   });
 })();

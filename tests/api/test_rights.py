@@ -8,11 +8,12 @@ import pytest
 from django.urls import URLPattern, get_resolver
 
 from apps.checkpoints.models import Checkpoint
-from apps.clusters.models import Fleet, Node
+from apps.clusters.models import Fleet, Mount, Node
 from apps.connections.models import CloudAccount
 from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
 from apps.health.models import Finding
+from apps.storage.models import FileSystem, RepositoryAssociation
 
 pytestmark = pytest.mark.django_db
 
@@ -74,7 +75,13 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     checkpoint = Checkpoint.objects.create(
         series=job.series, attempt_uid="a", path="/c/step-1", step=1, state="COMPLETE"
     )
+    file_system = FileSystem.objects.create(account=account, name="scratch", phase="AVAILABLE", provider_id="fs-1")
+    association = RepositoryAssociation.objects.create(file_system=file_system, path="/c", repository="s3://b/c/")
+    mount = Mount.objects.create(cluster=cluster, kind="nvme", path="/scratch", purpose="scratch")
     return {
+        "file-systems": file_system.uid,
+        "associations": association.uid,
+        "mounts": mount.uid,
         "jobs": job.uid,
         "accounts": account.uid,
         "clusters": cluster.uid,

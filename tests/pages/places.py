@@ -19,6 +19,11 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-new", "", "operators"),
     ("cluster-edit", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
+    ("mount-new", "cluster", "operators"),
+    ("storage", "", "everyone"),
+    ("storage-compare", "", "everyone"),
+    ("file-system", "file_system", "everyone"),
+    ("file-system-new", "", "operators"),
     ("catalog", "", "everyone"),
     ("health", "", "everyone"),
     ("gpus", "", "everyone"),
@@ -52,6 +57,7 @@ def argument(site: DemoRows, about: str) -> list[Any]:
     """The address's argument for what it is about."""
     from apps.checkpoints.models import Checkpoint
     from apps.connections.models import CloudAccount
+    from apps.storage.models import FileSystem
 
     match about:
         case "cluster":
@@ -64,6 +70,8 @@ def argument(site: DemoRows, about: str) -> list[Any]:
             return [site.findings["xid79"].uid]
         case "checkpoint":
             return [Checkpoint.objects.get(state="TORN", series__name="sft-instruct-v3").uid]
+        case "file_system":
+            return [FileSystem.objects.get(name="train-scratch").uid]
         case "team":
             return ["nlp"]
         case "account":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from worker.collectors import ec2, exporters, slurm
 from worker.engine import Reconciler
-from worker.reconcilers import accounts, clusters, findings, fleets, jobs, nodes
+from worker.reconcilers import accounts, clusters, file_systems, findings, fleets, jobs, nodes
 
 RECONCILERS: Mapping[str, Reconciler] = {
     "account.check": accounts.check,
@@ -16,6 +16,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "cluster.nodes": slurm.nodes,
     "cluster.exporters": exporters.read_all,
     "fleet.reconcile": fleets.reconcile,
+    "file_system.reconcile": file_systems.reconcile,
     "node.drain": nodes.drain,
     "finding.respond": findings.respond,
     "job.reconcile": jobs.reconcile,
