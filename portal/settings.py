@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "apps.costs",
     "apps.quotas",
     "apps.storage",
+    "apps.capacity",
     "apps.clusters",
     "apps.checkpoints",
     "apps.health",

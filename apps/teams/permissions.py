@@ -13,7 +13,7 @@ from apps.teams.models import ApiToken, Team, User
 from apps.teams.states import PlatformRole, TeamRole
 
 _VIEW_TEAM = frozenset({"jobs.view", "checkpoints.view", "costs.view", "quotas.view", "teams.view", "templates.view"})
-_VIEW_SHARED = frozenset({"clusters.view", "health.view", "catalog.view", "storage.view"})
+_VIEW_SHARED = frozenset({"clusters.view", "health.view", "catalog.view", "storage.view", "capacity.view"})
 _SUBMIT = frozenset({"jobs.submit", "jobs.cancel"})
 
 TEAM_RIGHTS: Mapping[str, frozenset[str]] = {
@@ -30,6 +30,8 @@ _OPERATE = frozenset(
         "jobs.cancel",
         "jobs.manage",
         "storage.operate",
+        "capacity.operate",
+        "capacity.approve",
     }
 )
 PLATFORM_RIGHTS: Mapping[str, frozenset[str]] = {

@@ -1,0 +1,1 @@
+"""Reserved capacity: reservations, Capacity Blocks, training plans, what may be bought and what was."""

@@ -1,0 +1,8 @@
+"""Django's registration of the capacity app."""
+
+from django.apps import AppConfig
+
+
+class CapacityConfig(AppConfig):
+    name = "apps.capacity"
+    label = "capacity"
