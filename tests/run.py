@@ -31,6 +31,8 @@ TORCH_VERSION = "2.13.0"
 PYTHON_PATHS = ("portal", "apps", "worker", "sandbox", "runner")
 #: Folders whose tests start many processes or measure time: never beside other tests.
 ALONE = ("tests/stress", "tests/tooling")
+#: Long tests that mostly wait: they start first, so that none of them goes on alone at the end.
+FIRST = ("tests/flows/test_tutorial.py",)
 #: A test belongs to the first of these markers that it bears; what bears none runs in parallel.
 ORDER = ("torch", "real_slurm", "browser", "crash")
 
@@ -172,7 +174,12 @@ def counted(report: Path) -> Result:
 def parallel(run: Run) -> list[str]:
     """Files are spread over the cores; a file's tests stay together, with the servers they share."""
     ignored = [f"--ignore={folder}" for folder in ALONE]
-    return ["-n", str(run.workers), "--dist", "loadfile", *ignored, "-m", marked(None), "tests"]
+    return [*spread(run.workers), *ignored, "-m", marked(None), *FIRST, "tests"]
+
+
+def spread(workers: int) -> list[str]:
+    """So many processes, files in the order they are named."""
+    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def on_sqlite(name: str, run: Run) -> Result:
@@ -224,6 +231,11 @@ def by_marker(marker: str) -> Stage:
         return pytest_run(name, run, ["-m", marked(marker), "tests"])
 
     return run_it
+
+
+def in_browser(name: str, run: Run) -> Result:
+    """Two windows at once: each waits for its page most of the time."""
+    return pytest_run(name, run, [*spread(2), "-m", marked("browser"), "tests"])
 
 
 def with_torch(name: str, run: Run) -> Result:
@@ -296,10 +308,11 @@ STAGES: dict[str, tuple[str, Stage]] = {
     "alone": ("crash, stress and tooling", alone),
     "postgres": ("tests on PostgreSQL", on_postgres),
     "slurm": ("contract on real Slurm", by_marker("real_slurm")),
-    "browser": ("browser flows", by_marker("browser")),
+    "browser": ("browser flows", in_browser),
     "torch": ("PyTorch examples", with_torch),
 }
-#: A real Slurm mostly waits (for its sweep of old jobs, for nodes to answer): it may do so beside another stage.
+#: A real Slurm mostly waits (for its sweep of old jobs, for nodes to answer): it starts beside another stage and may go
+#: on beside the next ones.
 BESIDE = {"postgres": "slurm"}
 CHECKS = tuple(STAGES)[: tuple(STAGES).index("sqlite")]
 
@@ -366,9 +379,18 @@ def run_stages(names: Sequence[str], run: Run) -> dict[str, tuple[Result, float]
             other = BESIDE.get(name, "")
             if other in names and other not in results:
                 started[other] = threads.submit(timed, other)
-            results[name] = started[name].result() if name in started else timed(name)
+            if name in started:
+                continue
+            results[name] = timed(name)
             show(name, *results[name])
-    return results
+            for late in [each for each, future in started.items() if future.done() and each not in results]:
+                results[late] = started[late].result()
+                show(late, *results[late])
+        for late, future in started.items():
+            if late not in results:
+                results[late] = future.result()
+                show(late, *results[late])
+    return {name: results[name] for name in names}
 
 
 def close(results: Mapping[str, tuple[Result, float]], seconds: float) -> int:
