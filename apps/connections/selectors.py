@@ -55,11 +55,13 @@ class Holder:
 
 
 def account_holders(account: CloudAccount) -> list[Holder]:
-    """What keeps an account from being removed: its clusters, and their fleets that AWS may hold something of."""
+    """What keeps an account from being removed: its clusters, file systems and fleets."""
     # By the relations' names: clusters live on a higher floor.
     found: list[Holder] = []
     for cluster in getattr(account, "clusters").exclude(phase="DELETED").order_by("name"):  # noqa: B009
         found.append(Holder("cluster", cluster.uid, cluster.name))
+    for fs in getattr(account, "file_systems").exclude(phase="DELETED").order_by("name"):  # noqa: B009
+        found.append(Holder("file-system", fs.uid, fs.name))
     return found + [Holder("fleet", fleet.uid, str(fleet)) for fleet in live_fleets(account)]
 
 

@@ -158,7 +158,11 @@ def account_remove(*, actor: Actor, account: CloudAccount, expected_version: int
     with transaction.atomic():
         _lock(account)
         if holders := account_holders(account):
-            words = {"cluster": _("cluster %(name)s"), "fleet": _("fleet %(name)s")}
+            words = {
+                "cluster": _("cluster %(name)s"),
+                "fleet": _("fleet %(name)s"),
+                "file-system": _("file system %(name)s"),
+            }
             names = ", ".join(words[holder.kind] % {"name": holder.name} for holder in holders[:20])
             raise AccountInUse(
                 _("account %(name)s is still needed by %(names)s; remove these first")

@@ -81,6 +81,16 @@ class FileSystemForm(PortalForm):
 
     def __init__(self, *args: Any, accounts: Sequence[CloudAccount], teams: Sequence[Team], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Needed unless an existing one is adopted, so neither optional nor always required; a tick is never missing.
+        for name in (
+            "subnet_id",
+            "security_group_ids",
+            "capacity_gib",
+            "throughput_mb_s_tib",
+            "has_efa",
+            "is_compressed",
+        ):
+            setattr(self.fields[name], "is_unmarked", True)  # noqa: B010
         self.accounts = {a.uid: a for a in accounts}
         self.teams = {t.slug: t for t in teams}
         _choose(self, "account", [(a.uid, f"{a.name} ({a.region})") for a in accounts])

@@ -90,7 +90,7 @@ def is_settling(file_system: FileSystem) -> bool:
 
 def storage_usd_per_month(actor: Actor) -> Decimal:
     """List price of everything billed that the actor may see."""
-    rows = file_systems_visible_to(actor).filter(phase__in=BILLED)
+    rows = file_systems_visible_to(actor).filter(phase__in=BILLED).exclude(provider_id="")
     return rows.aggregate(usd=Sum("usd_per_month"))["usd"] or Decimal(0)
 
 

@@ -199,7 +199,10 @@ class FileSystemNew(_WithForm):
     def get(self, request: HttpRequest) -> HttpResponse:
         """A form with sensible values."""
         initial = {"key": uuid.uuid4().hex, "capacity_gib": 19_200, "throughput_mb_s_tib": 250, "has_efa": True}
-        return render(request, "storage/file_system_new.html", {"form": self.form(initial=initial)})
+        accounts = self.form().accounts
+        typed = {**initial, "kind": FileSystemKind.LUSTRE, "account": next(iter(accounts), "")}
+        context = {"form": self.form(initial=initial), "plan": _plan(self.form(typed))}
+        return render(request, "storage/file_system_new.html", context)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         """Ask for it; a refusal shows at its fields."""

@@ -11,6 +11,7 @@ import pytest
 
 from apps.audit.models import Event
 from apps.connections.models import CloudAccount
+from apps.connections.services import AccountInUse, account_remove
 from apps.core import clock
 from apps.core.errors import Forbidden, InvalidInput, StaleVersion, TransitionConflict
 from apps.intents.models import Intent
@@ -381,6 +382,12 @@ def test_who_may(account: CloudAccount, owner: Any, operator: Any) -> None:
         file_system_grow(actor=actor_of(operator), file_system=fs, capacity_gib=1200, expected_version=1)
     with pytest.raises(TransitionConflict, match="tied"):
         export_begin(actor=actor_of(operator), file_system=fs, paths=[])
+
+
+def test_an_account_with_a_file_system_stays(account: CloudAccount, operator: Any) -> None:
+    make(account, operator)
+    with pytest.raises(AccountInUse, match="file system scratch"):
+        account_remove(actor=actor_of(operator), account=account, expected_version=account.version)
 
 
 def test_tags_are_on_everything(account: CloudAccount, work: Any, plan: Plan, operator: Any) -> None:

@@ -27,6 +27,9 @@ from apps.intents.services import intent_ask
 from apps.jobs.models import Attempt, Job
 from apps.jobs.services import INTENT as JOB_INTENT
 from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
+from apps.storage.models import FileSystem
+from apps.storage.services import INTENT as FILE_SYSTEM_INTENT
+from apps.storage.states import FileSystemPhase
 from worker.reconcilers.clusters import COLLECTORS
 
 KEEP_KEYS = timedelta(hours=24)
@@ -65,6 +68,7 @@ def _wake_forgotten() -> None:
     for kind, rows in (
         (CLUSTER_INTENT, Cluster.objects.filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING])),
         (FLEET_INTENT, Fleet.objects.filter(phase__in=FLEET_WORKING | {FleetPhase.READY, FleetPhase.DEGRADED})),
+        (FILE_SYSTEM_INTENT, FileSystem.objects.exclude(phase__in=[FileSystemPhase.DELETED, FileSystemPhase.FAILED])),
         (ACCOUNT_INTENT, CloudAccount.objects.exclude(phase=AccountPhase.REMOVED)),
         (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),
