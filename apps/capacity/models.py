@@ -1,15 +1,18 @@
-"""Reservation, OfferingSearch, Purchase."""
+"""Reservation, OfferingSearch, Purchase; Orphan comes from ``orphan_models``."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.db.models import F, Q
 
+from apps.capacity.orphan_models import Orphan
 from apps.capacity.states import PurchaseKind, PurchasePhase, ReservationKind, ReservationPhase, SearchPhase
 from apps.connections.models import CloudAccount
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField, SaidJSONField
 from apps.teams.models import Team
+
+__all__ = ["OfferingSearch", "Orphan", "Purchase", "Reservation"]
 
 
 def _known(choices: type[models.TextChoices], name: str, field: str = "phase") -> models.CheckConstraint:

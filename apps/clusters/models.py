@@ -1,17 +1,21 @@
-"""Cluster, Mount, Fleet, FleetStep, Node."""
+"""Cluster, Mount, Fleet, FleetBatch, FleetStep, Node, PreflightRun."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
 
+from apps.capacity.models import Reservation
 from apps.clusters.states import (
+    BatchPhase,
+    CapacitySource,
     ClusterKind,
     ClusterPhase,
     FleetPhase,
     MountKind,
     MountPurpose,
     NodePhase,
+    PreflightPhase,
     StepState,
 )
 from apps.connections.models import CloudAccount
@@ -103,8 +107,12 @@ class Mount(Recorded):
 class Fleet(Reconciled):
     """A set of equal machines, launched all or nothing and deleted whole.
 
-    ``launch_attempt`` and ``client_token`` are written before the launch call: the same pair asks
-    for the same machines, however often the worker dies.
+    ``launch_attempt`` and the tokens of its batches are written before the launch call: the same pair
+    asks for the same machines, however often the worker dies. ``other_instance_types`` and
+    ``other_subnet_ids`` are further choices on demand; AWS takes one of each for all machines.
+    ``zones_named`` are the zones in which AWS said, when it refused, that it has capacity. ``conditions``
+    are what a person should know now, each ``{kind, text, since}``. ``replace_asked_at`` asks for
+    machines in the place of lost ones.
     """
 
     uid_prefix = "flt"
@@ -118,10 +126,16 @@ class Fleet(Reconciled):
     security_group_ids = models.JSONField(default=list)
     image_id = models.CharField(max_length=40)
     partition = models.CharField(max_length=60, blank=True, default="")
+    source = models.CharField(max_length=20, choices=CapacitySource.choices, default=CapacitySource.ON_DEMAND)
+    reservation = models.ForeignKey(Reservation, null=True, blank=True, on_delete=models.PROTECT, related_name="fleets")
+    other_instance_types = models.JSONField(default=list, blank=True)
+    other_subnet_ids = models.JSONField(default=list, blank=True)
     usd_per_hour = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
     price_source = SaidField(blank=True, default="")
     delete_requested_at = models.DateTimeField(null=True, blank=True)
+    replace_asked_at = models.DateTimeField(null=True, blank=True)
 
+    provider_id = models.CharField(max_length=200, blank=True, default="")
     phase = models.CharField(max_length=20, choices=FleetPhase.choices, default=FleetPhase.PENDING)
     placement_group = models.CharField(max_length=120, blank=True, default="")
     launch_template_id = models.CharField(max_length=40, blank=True, default="")
@@ -133,11 +147,16 @@ class Fleet(Reconciled):
     launched_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     observed_nodes = models.PositiveIntegerField(default=0)
+    lost_at = models.DateTimeField(null=True, blank=True)
+    zones_named = models.JSONField(default=list, blank=True)
+    conditions = SaidJSONField(default=list)
+    topology_read_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-created_at", "-id"]
         constraints = [
             _known(FleetPhase, "clusters_fleet_known_phase"),
+            _known(CapacitySource, "clusters_fleet_known_source", "source"),
             models.CheckConstraint(condition=Q(nodes__gte=1), name="clusters_fleet_has_nodes"),
             models.UniqueConstraint(
                 fields=["cluster", "name"],
@@ -149,6 +168,39 @@ class Fleet(Reconciled):
     def __str__(self) -> str:
         """Cluster and name."""
         return f"{self.cluster.name}/{self.name}"
+
+
+class FleetBatch(models.Model):
+    """One launch call of a fleet: at most so many machines as AWS takes in one, with its own token and attempt.
+
+    Attempt and token are committed before the call. A batch that was refused takes the others down with it, unless
+    it replaces lost machines. ``is_final``: asking again cannot help.
+    """
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="batches")
+    ordinal = models.PositiveSmallIntegerField()
+    nodes = models.PositiveIntegerField()
+    is_replacement = models.BooleanField(default=False)
+    attempt = models.PositiveIntegerField(default=0)
+    client_token = models.CharField(max_length=64, blank=True, default="")
+    phase = models.CharField(max_length=10, choices=BatchPhase.choices, default=BatchPhase.WAITING)
+    asked_at = models.DateTimeField(null=True, blank=True)
+    message = SaidField(blank=True, default="")
+    is_final = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["ordinal"]
+        constraints = [
+            models.UniqueConstraint(fields=["fleet", "ordinal"], name="clusters_one_batch_per_ordinal"),
+            _known(BatchPhase, "clusters_batch_known_phase"),
+            models.CheckConstraint(
+                condition=Q(phase=BatchPhase.WAITING) | ~Q(client_token=""), name="clusters_batch_asked_with_token"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Which of how many."""
+        return f"{self.ordinal}: {self.nodes}"
 
 
 class FleetStep(models.Model):
@@ -180,7 +232,8 @@ class Node(Recorded):
     """One machine of a cluster, whoever launched it.
 
     ``drain_requested_at`` and ``drain_reason`` are the wish; ``observed_state`` is Slurm's word. A
-    node that came back under an old name is a new row once its instance differs.
+    node that came back under an old name is a new row once its instance differs. ``network_nodes`` are AWS's
+    names of the switches above it, the top layer first; ``cloud_events`` what AWS has planned for the machine.
     """
 
     uid_prefix = "node"
@@ -210,6 +263,10 @@ class Node(Recorded):
     exporter_read_at = models.DateTimeField(null=True, blank=True)
     exporter_error = models.CharField(max_length=300, blank=True, default="")
     exporter_missing = models.JSONField(default=list)
+    network_nodes = models.JSONField(default=list, blank=True)
+    reservation_id = models.CharField(max_length=40, blank=True, default="")
+    group_name = models.CharField(max_length=120, blank=True, default="")
+    cloud_events = models.JSONField(default=list, blank=True)
 
     class Meta:
         ordering = ["name"]
@@ -223,3 +280,32 @@ class Node(Recorded):
     def __str__(self) -> str:
         """The name."""
         return self.name
+
+
+class PreflightRun(Recorded):
+    """A check of a fleet that is not made yet, asked for by a person; the worker makes it and writes what it found.
+
+    ``spec`` holds the fleet's columns as they were asked about.
+    """
+
+    uid_prefix = "pfl"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="preflights")
+    reservation = models.ForeignKey(
+        Reservation, null=True, blank=True, on_delete=models.CASCADE, related_name="preflights"
+    )
+    spec = models.JSONField(default=dict)
+    asked_by = models.CharField(max_length=150)
+
+    phase = models.CharField(max_length=8, choices=PreflightPhase.choices, default=PreflightPhase.PENDING)
+    checks = SaidJSONField(default=list)
+    message = SaidField(blank=True, default="")
+    checked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [_known(PreflightPhase, "clusters_preflight_known_phase")]
+
+    def __str__(self) -> str:
+        """What is asked about."""
+        return f"{self.spec.get('nodes', '')} × {self.spec.get('instance_type', '')}"

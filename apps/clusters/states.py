@@ -70,6 +70,34 @@ class NodePhase(TextChoices):
     GONE = "GONE", _("Gone")
 
 
+class CapacitySource(TextChoices):
+    """Where the machines of a fleet come from; it decides market, reservation and placement of the launch."""
+
+    ON_DEMAND = "on-demand", _("On demand")
+    ODCR_TARGETED = "odcr-targeted", _("ODCR, by its id")
+    ODCR_OPEN = "odcr-open", _("ODCR, open")
+    CAPACITY_BLOCK = "capacity-block", "Capacity Block"
+    ULTRASERVER_BLOCK = "ultraserver-block", _("UltraServer block")
+    SPOT = "spot", "Spot"
+
+
+class BatchPhase(TextChoices):
+    """Where one launch call of a fleet is."""
+
+    WAITING = "WAITING", _("Waiting")
+    ASKED = "ASKED", _("Asked")
+    LAUNCHED = "LAUNCHED", _("Launched")
+    REFUSED = "REFUSED", _("Refused")
+
+
+class PreflightPhase(TextChoices):
+    """Where a check that someone asked for is."""
+
+    PENDING = "PENDING", _("Checking")
+    DONE = "DONE", _("Checked")
+    FAILED = "FAILED", _("Not checked")
+
+
 class MountKind(TextChoices):
     """How a cluster's nodes come by data."""
 
@@ -179,6 +207,19 @@ NODE_COLOURS: dict[str, str] = {
     N.DOWN: "bad",
     N.GONE: "off",
 }
+#: Sources that name a reservation, and those that are a block.
+SOURCES_RESERVED = frozenset(
+    {
+        CapacitySource.ODCR_TARGETED,
+        CapacitySource.ODCR_OPEN,
+        CapacitySource.CAPACITY_BLOCK,
+        CapacitySource.ULTRASERVER_BLOCK,
+    }
+)
+SOURCES_BLOCK = frozenset({CapacitySource.CAPACITY_BLOCK, CapacitySource.ULTRASERVER_BLOCK})
+#: Sources whose machines stand in a placement group of ours.
+SOURCES_GROUPED = frozenset({CapacitySource.ON_DEMAND, CapacitySource.SPOT})
+
 #: (phase that runs the step, name of the step, expected seconds on EC2).
 FLEET_STEPS: tuple[tuple[str, int], ...] = (
     (F.PREFLIGHT, 10),

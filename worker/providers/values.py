@@ -56,8 +56,26 @@ class InterfaceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchSource:
+    """Where machines come from. ``kind`` is on-demand, spot, odcr-targeted, odcr-open, capacity-block or
+    ultraserver-block; ``reservation_id`` is AWS's id (cr-…) where the launch goes into one.
+    """
+
+    kind: str = "on-demand"
+    reservation_id: str = ""
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the machines stand in a Capacity Block or an UltraServer block."""
+        return self.kind in ("capacity-block", "ultraserver-block")
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """A whole fleet launch, as preflight checks it: one type, one subnet, all or nothing."""
+    """A whole fleet launch, as preflight checks it: one type, one subnet, all or nothing.
+
+    ``architecture`` is the type's ("x86_64", "arm64"), which the image must have; empty: not checked.
+    """
 
     instance_type: str
     nodes: int
@@ -66,6 +84,9 @@ class LaunchPlan:
     security_group_ids: tuple[str, ...]
     image_id: str
     interfaces: tuple[InterfaceSpec, ...]
+    source: LaunchSource = LaunchSource()
+    architecture: str = ""
+    root_volume_gib: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,7 @@ class LaunchTemplateSpec:
     tags: Mapping[str, str]
     instance_profile_arn: str = ""
     root_volume_gib: int = 500
+    source: LaunchSource = LaunchSource()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +165,50 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceRequest:
+    """CreateFleet, instant and on demand: ``count`` machines of one of the templates, all of one, or none.
+
+    ``templates`` are launch templates, each pinned, one for each type and subnet that may be taken.
+    """
+
+    templates: tuple[LaunchTemplate, ...]
+    count: int
+    client_token: str
+    placement_group: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAnswer:
+    """What CreateFleet made, and the sentences of the choices that were refused meanwhile."""
+
+    provider_id: str
+    instance_ids: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPlace:
+    """Where an instance hangs in the network: the switches above it, the top layer first."""
+
+    provider_id: str
+    network_nodes: tuple[str, ...]
+    group_name: str = ""
+    block_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceEvent:
+    """Something that AWS has planned for an instance, such as ``instance-retirement``."""
+
+    provider_id: str
+    code: str
+    description: str
+    not_before: datetime | None
+    not_after: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """An EC2 instance as last seen; ``name`` is the first label of its private DNS name."""
 
@@ -156,13 +222,16 @@ class Instance:
     launched_at: datetime | None
     tags: Mapping[str, str]
     state_reason: str = ""
+    state_reason_code: str = ""
+    client_token: str = ""
+    reservation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
     """Anything in the account that carries our uid tag.
 
-    ``kind`` is instance, placement-group, launch-template or network-interface.
+    ``kind`` is instance, placement-group, launch-template or network-interface. ``instance_type`` is an instance's.
     """
 
     kind: str
@@ -171,6 +240,7 @@ class Owned:
     attempt: str
     state: str
     created_at: datetime | None = None
+    instance_type: str = ""
 
 
 # --- scheduler (Slurm) -------------------------------------------------------------------------
