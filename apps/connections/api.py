@@ -11,7 +11,13 @@ from rest_framework.response import Response
 
 from apps.connections.models import CloudAccount
 from apps.connections.selectors import account_for, accounts_visible_to
-from apps.connections.services import account_connect, account_pause, account_remove, account_update
+from apps.connections.services import (
+    account_allow_purchases,
+    account_connect,
+    account_pause,
+    account_remove,
+    account_update,
+)
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
 
 
@@ -29,6 +35,7 @@ class AccountSerializer(serializers.ModelSerializer[CloudAccount]):
             "role_arn",
             "external_id",
             "is_paused",
+            "allows_purchases",
             "delete_requested_at",
             "phase",
             "phase_since",
@@ -62,6 +69,7 @@ class AccountPatchSerializer(serializers.Serializer[Any]):
     role_arn = serializers.CharField(max_length=200, required=False, allow_blank=True)
     external_id = serializers.CharField(max_length=200, required=False, allow_blank=True)
     is_paused = serializers.BooleanField(required=False)
+    allows_purchases = serializers.BooleanField(required=False)
 
 
 class Accounts(ListEndpoint):
@@ -111,12 +119,16 @@ class Account(Endpoint):
         body = self.read_body(AccountPatchSerializer)
         version = expected_version(request)
         is_paused = body.pop("is_paused", None)
+        allowed = body.pop("allows_purchases", None)
         with transaction.atomic():
-            if body or is_paused is None:
+            if body or (is_paused is None and allowed is None):
                 account_update(actor=actor, account=account, expected_version=version, **body)
                 version = account.version
             if is_paused is not None:
                 account_pause(actor=actor, account=account, is_paused=is_paused, expected_version=version)
+                version = account.version
+            if allowed is not None:
+                account_allow_purchases(actor=actor, account=account, allowed=allowed, expected_version=version)
         return Response(AccountSerializer(account).data, headers={"ETag": etag(account)})
 
     def delete(self, request: Request, uid: str) -> Response:

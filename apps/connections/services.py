@@ -12,7 +12,7 @@ from django.utils.translation import gettext_noop
 
 from apps.audit.services import event, record
 from apps.connections.models import CloudAccount
-from apps.connections.permissions import can_manage_account
+from apps.connections.permissions import can_allow_purchases, can_manage_account
 from apps.connections.selectors import account_holders, live_fleets
 from apps.connections.states import TRANSITIONS, AccountPhase
 from apps.core import clock
@@ -201,6 +201,23 @@ def account_pause(*, actor: Actor, account: CloudAccount, is_paused: bool, expec
             after={"is_paused": is_paused},
         )
         intent_ask(INTENT, account.uid)
+
+
+def account_allow_purchases(*, actor: Actor, account: CloudAccount, allowed: bool, expected_version: int) -> None:
+    """Let reserved capacity be bought in the account, or stop it. Raises Forbidden, StaleVersion."""
+    if not can_allow_purchases(actor):
+        raise Forbidden(_("only administrators decide whether capacity may be bought"))
+    with transaction.atomic():
+        before = account.allows_purchases
+        account.spec_update(expected_version, allows_purchases=allowed)
+        record(
+            actor,
+            "account.allow-purchases" if allowed else "account.stop-purchases",
+            "account",
+            account.uid,
+            before={"allows_purchases": before},
+            after={"allows_purchases": allowed},
+        )
 
 
 def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "", error: str = "") -> None:

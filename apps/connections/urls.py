@@ -13,5 +13,15 @@ urlpatterns: list[URLPattern] = [
     path("connections/<str:uid>/edit", views.AccountEdit.as_view(), name="connection-edit"),
     path("connections/<str:uid>/remove", views.AccountRemove.as_view(), name="connection-remove"),
     path("connections/<str:uid>/pause", views.AccountPause.as_view(is_paused=True), name="connection-pause"),
+    path(
+        "connections/<str:uid>/allow-purchases",
+        views.AccountPurchases.as_view(allowed=True),
+        name="connection-allow-purchases",
+    ),
+    path(
+        "connections/<str:uid>/stop-purchases",
+        views.AccountPurchases.as_view(allowed=False),
+        name="connection-stop-purchases",
+    ),
     path("connections/<str:uid>/resume", views.AccountPause.as_view(is_paused=False), name="connection-resume"),
 ]

@@ -16,7 +16,7 @@ from apps.audit.selectors import events_of
 from apps.audit.timeline import Words, lines_of
 from apps.connections.forms import AccountForm
 from apps.connections.models import CloudAccount
-from apps.connections.permissions import can_manage_account
+from apps.connections.permissions import can_allow_purchases, can_manage_account
 from apps.connections.selectors import (
     account_for,
     account_holders,
@@ -28,6 +28,7 @@ from apps.connections.selectors import (
 from apps.connections.services import (
     EDITABLE,
     AccountInUse,
+    account_allow_purchases,
     account_connect,
     account_pause,
     account_remove,
@@ -155,6 +156,7 @@ class AccountPage(Page):
             "lines": lines_of(events_of([account.uid], 100), WORDS),
             "is_settling": not is_removed and (account.observed_at is None or is_leaving or not account.is_settled),
             "is_removed": is_removed,
+            "may_allow_purchases": can_allow_purchases(self.actor),
             "may_manage": can_manage_account(self.actor) and not is_leaving,
             "holders": account_holders(account),
         }
@@ -209,6 +211,26 @@ class AccountRemove(Page):
         account_remove(actor=self.actor, account=account, expected_version=posted_version(request))
         self.say(_("%(name)s is being removed from the portal.") % {"name": account.name})
         return HttpResponseRedirect(reverse("connections"))
+
+
+class AccountPurchases(Page):
+    """Let reserved capacity be bought in an account, or stop it."""
+
+    right = "purchases.allow"
+    allowed = True
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Set the switch; the version guards against someone else's change."""
+        account = account_for(actor=self.actor, may="purchases.allow", uid=uid)
+        account_allow_purchases(
+            actor=self.actor, account=account, allowed=self.allowed, expected_version=posted_version(request)
+        )
+        facts = {"name": account.name}
+        if self.allowed:
+            self.say(_("Capacity may be bought in %(name)s, each time with a second person's approval.") % facts)
+        else:
+            self.say(_("Nothing is bought in %(name)s any more.") % facts)
+        return HttpResponseRedirect(reverse("connection", args=[account.uid]))
 
 
 class AccountPause(Page):

@@ -41,7 +41,7 @@ PLATFORM_RIGHTS: Mapping[str, frozenset[str]] = {
     | _VIEW_SHARED
     | _OPERATE
     | _SUBMIT
-    | {"quotas.manage", "teams.manage", "tokens.manage", "audit.view"},
+    | {"purchases.allow", "quotas.manage", "teams.manage", "tokens.manage", "audit.view"},
 }
 ALL_RIGHTS = frozenset().union(*TEAM_RIGHTS.values(), *PLATFORM_RIGHTS.values())
 

@@ -405,3 +405,14 @@ def test_a_secret_typed_as_a_reference_is_never_kept(account: CloudAccount, oper
         account_update(actor=actor_of(operator), account=account, expected_version=2, credentials_ref="AKIA-SECRET")
     assert "AKIA-SECRET" not in str(refused.value)
     assert not Entry.objects.filter(after__icontains="AKIA-SECRET").exists()
+
+
+def test_only_an_administrator_lets_capacity_be_bought(as_user: Any, admin: Any, operator: Any) -> None:
+    account = CloudAccount.objects.create(name="main", region="us-east-2", phase="CONNECTED")
+    body = {"allows_purchases": True}
+    refused = as_user(operator).send("PATCH", f"accounts/{account.uid}", body, If_Match='"1"')
+    assert refused.status_code == 403, refused.content
+    account.refresh_from_db()
+    assert not account.allows_purchases
+    answer = as_user(admin).send("PATCH", f"accounts/{account.uid}", body, If_Match='"1"')
+    assert (answer.status_code, answer.json()["allows_purchases"]) == (200, True)
