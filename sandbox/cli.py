@@ -115,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     error.add_argument("--shape", default="error", help=shapes)
 
     kinds.add_parser("export-lag", parents=[control, limits], help="exports to S3 stay in the queue")
+    kinds.add_parser("payment-failed", parents=[control, limits], help="blocks that are bought now are never paid")
     storage = kinds.add_parser("storage-fails", parents=[control, limits], help="FSx fails while it makes something")
     storage.add_argument("--what", choices=STORAGE, default="file-system")
 

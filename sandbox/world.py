@@ -63,6 +63,7 @@ FAULT_KINDS = (
     "server-error",
     "export-lag",
     "storage-fails",
+    "payment-failed",
 )
 
 #: PCI addresses of the 8 GPUs of a p5.48xlarge.

@@ -11,7 +11,8 @@ from moto.core.responses import ActionResult
 from moto.core.utils import camelcase_to_underscores
 from moto.ec2.responses import EC2Response
 
-from sandbox.aws import launch, views
+from sandbox.aws import block_calls, launch, reservation_calls, views
+from sandbox.aws.block_calls import BlockCalls
 from sandbox.aws.errors import AwsError, invalid_action, token_mismatch
 from sandbox.aws.filters import Filters, matches, page
 from sandbox.aws.modelcheck import answer_problems, request_problems, service_model
@@ -43,6 +44,8 @@ OURS: Final = frozenset(
         "run_instances",
         "terminate_instances",
     }
+    | reservation_calls.CALLS
+    | block_calls.CALLS
 )
 
 #: Calls that moto answers rightly. Anything else would act on moto's own idea of instances, so it does not exist here.
@@ -85,7 +88,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-class Ec2Handler(EC2Response):  # type: ignore[misc]
+class Ec2Handler(BlockCalls, EC2Response):  # type: ignore[misc]
     """Answers one EC2 call of one ``Cloud``. Errors leave as ``AwsError`` or as moto's own."""
 
     def __init__(self, cloud: Cloud, world: World) -> None:
@@ -308,6 +311,7 @@ class Ec2Handler(EC2Response):  # type: ignore[misc]
     def _machine_values(self, machine: Machine, name: str) -> list[str] | None:
         values = {
             "availability-zone": machine.zone,
+            "capacity-reservation-id": self.cloud.book.reservation_of(machine.id),
             "client-token": machine.client_token,
             "image-id": machine.image_id,
             "instance-id": machine.id,
@@ -430,6 +434,7 @@ class Ec2Handler(EC2Response):  # type: ignore[misc]
         found |= {i.id: ("network-interface", i.tags) for i in self.cloud.interfaces.values()}
         found |= {g.id: ("placement-group", g.tags) for g in self.cloud.groups.values()}
         found |= {t.id: ("launch-template", t.tags) for t in self.cloud.templates.values()}
+        found |= dict(self.cloud.book.tagged())
         return found
 
     def create_tags(self) -> ActionResult:
@@ -445,7 +450,7 @@ class Ec2Handler(EC2Response):  # type: ignore[misc]
         tags = {tag["Key"]: tag.get("Value") for tag in self._all.get("Tags") or []}
         ours = self._tagged()
         others = [i for i in ids if i not in ours]
-        for unknown in (i for i in others if i.startswith(("i-", "eni-", "pg-", "lt-", "vol-"))):
+        for unknown in (i for i in others if i.startswith(("i-", "eni-", "pg-", "lt-", "vol-", "cr-"))):
             raise AwsError("InvalidID", f"The ID '{unknown}' is not valid")
         self.ec2_backend.do_resources_exist(others)
         self._refuse_dry_run()
@@ -462,6 +467,7 @@ class Ec2Handler(EC2Response):  # type: ignore[misc]
             self.ec2_backend.delete_tags(others, tags)
         elif others:
             self.ec2_backend.create_tags(others, {key: value or "" for key, value in tags.items()})
+        self.cloud.book.save()
         self.cloud.save()
         return ActionResult(None)
 

@@ -43,6 +43,12 @@ class Plan:
     cores: int
     memory_mib: int
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: What decides where the machines come from: market, reservation and placement, as asked.
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+#: The parameters of a launch that name its capacity.
+_SOURCE: Final = ("InstanceMarketOptions", "CapacityReservationSpecification", "Placement")
 
 
 def fingerprint(params: Mapping[str, Any]) -> str:
@@ -130,6 +136,7 @@ def plan(cloud: Cloud, backend: Any, params: Mapping[str, Any]) -> Plan:
         cores=int(cpu.get("DefaultCores") or cpu["DefaultVCpus"]),
         memory_mib=int(described["MemoryInfo"]["SizeInMiB"]),
         tags=tags,
+        source={key: data[key] for key in _SOURCE if data.get(key)},
     )
 
 
@@ -263,16 +270,22 @@ def _disks(data: Mapping[str, Any], root_device: str) -> list[dict[str, Any]]:
 def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) -> list[Machine]:
     """Take quota, capacity and addresses, or raise having taken nothing."""
     name, zone = wanted.instance_type, wanted.subnet.availability_zone
-    options = cloud.options
-    limit = options.quota_of(name)
-    bucket = [machine for machine in cloud.live() if _same_bucket(machine.instance_type, name)]
-    if sum(machine.vcpus for machine in bucket) + wanted.least * wanted.vcpus > limit:
-        raise vcpu_limit(limit)
-    free = options.pool_of(name) - len(cloud.live(name))
-    if free < wanted.least or world.fault_use("no-capacity", instance_type=name) is not None:
-        others = [other for other in seed.zones_offering(name, options.region) if other != zone]
-        raise insufficient_capacity(name, zone, others)
-    count = min(wanted.most, free)
+    options, book = cloud.options, cloud.book
+    held = book.admit(wanted.source, name, zone, wanted.least)
+    # Blocks have their own quota and their own machines.
+    if not book.is_block(held[0]):
+        limit = options.quota_of(name)
+        bucket = [m for m in _outside_blocks(cloud, cloud.live()) if _same_bucket(m.instance_type, name)]
+        if sum(machine.vcpus for machine in bucket) + wanted.least * wanted.vcpus > limit:
+            raise vcpu_limit(limit)
+    count = wanted.least
+    if "" in held:
+        free = options.pool_of(name) - len(_outside_blocks(cloud, cloud.live(name))) - book.kept_back(name)
+        if free < held.count("") or world.fault_use("no-capacity", instance_type=name) is not None:
+            others = [other for other in seed.zones_offering(name, options.region) if other != zone]
+            raise insufficient_capacity(name, zone, others)
+        count = min(wanted.most, free + len(held) - held.count(""))
+        held += [""] * (count - len(held))
     with_address = sum(1 for interface in wanted.interfaces if interface["kind"] != "efa-only")
     addresses = cloud.take_addresses(wanted.subnet.id, wanted.subnet.cidr_block, count * with_address)
     reservation_id, now = new_id("r"), time.time()
@@ -280,10 +293,15 @@ def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) ->
     for index in range(count):
         own = addresses[index * with_address : (index + 1) * with_address]
         made.append(_machine(cloud, wanted, params, reservation_id, index, own, now))
+    book.take({machine.id: of for machine, of in zip(made, held, strict=True)})
     if params.get("ClientToken"):
         cloud.tokens[params["ClientToken"]] = LaunchToken(fingerprint(params), [machine.id for machine in made])
     cloud.save()
     return made
+
+
+def _outside_blocks(cloud: Cloud, machines: list[Machine]) -> list[Machine]:
+    return [m for m in machines if not cloud.book.is_block(cloud.book.reservation_of(m.id))]
 
 
 def _same_bucket(one: str, other: str) -> bool:

@@ -31,6 +31,8 @@ def pattern_of(text: str) -> re.Pattern[str] | None:
     """A pattern of the model for Python; None for the few that use what Python has not."""
     for java, python in _CLASSES.items():
         text = text.replace(java, python)
+    # One pattern of EC2's has a start in its middle, where nothing can match.
+    text = text.replace("/^", "/")
     try:
         return re.compile(text, re.DOTALL)
     except re.error:

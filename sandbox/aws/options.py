@@ -37,6 +37,8 @@ class AwsOptions:
     g_vcpu_quota: int = 1_536
     standard_vcpu_quota: int = 1_280
     block_vcpu_quota: int = 24_576
+    block_payment_s: float = 6.0
+    block_clean_s: float = 5.0
     storage_create_s: float = 6.0
     storage_delete_s: float = 3.0
 

@@ -50,6 +50,7 @@ class AwsServer:
         self.options = options or o.AwsOptions()
         seed(self.options)
         self.cloud = Cloud(self.options, state_dir)
+        self.cloud.book.follow(world)
         self.services: dict[str, Service] = services_of(self.options, world, state_dir, self.cloud)
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._joiner = Joiner(self.cloud, world)

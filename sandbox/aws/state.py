@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from sandbox.aws.errors import AwsError
 from sandbox.aws.options import AwsOptions
+from sandbox.aws.reservations import Book
 
 STATE_FILE = "aws-state.json"
 
@@ -144,6 +145,7 @@ class Cloud:
         self.templates = saved.templates
         self.tokens = saved.tokens
         self._cursors = saved.cursors
+        self.book = Book(self, state_dir)
 
     def _load(self) -> _Saved:
         try:
@@ -201,6 +203,7 @@ class Cloud:
                     del self.machines[machine.id]
             if changed:
                 self.save()
+            self.book.settle()
 
     # --- reads
 
@@ -261,4 +264,5 @@ class Cloud:
                 "launch_templates": len(self.templates),
                 "network_interfaces": len(self.interfaces),
                 "volumes": sum(len(machine.volumes) for machine in live),
+                **self.book.census(),
             }

@@ -79,6 +79,20 @@ def instance(cloud: Cloud, backend: Any, machine: Machine) -> dict[str, Any]:
             "Code": "Client.UserInitiatedShutdown",
             "Message": "Client.UserInitiatedShutdown: User initiated shutdown",
         }
+    held = cloud.book.reservation_of(machine.id)
+    if held:
+        shown["CapacityReservationId"] = held
+        shown["CapacityReservationSpecification"] = {
+            "CapacityReservationTarget": {"CapacityReservationId": held},
+        }
+    if cloud.book.is_block(held):
+        shown["InstanceLifecycle"] = "capacity-block"
+    if cloud.book.was_reclaimed(machine.id):
+        shown["StateTransitionReason"] = ""
+        shown["StateReason"] = {
+            "Code": "Server.CapacityBlockEnded",
+            "Message": "Server.CapacityBlockEnded: EC2 takes the instances of a Capacity Block back before its end",
+        }
     if name == "terminated":
         return shown
     shown |= {

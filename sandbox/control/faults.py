@@ -34,6 +34,7 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "server-error": frozenset({"service", "operation", "shape", "times", "seconds"}),
     "export-lag": frozenset({"times", "seconds"}),
     "storage-fails": frozenset({"what", "times", "seconds"}),
+    "payment-failed": frozenset({"times", "seconds"}),
 }
 
 #: What of FSx can be told to fail.
@@ -202,6 +203,8 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
         what = f"No capacity for {parameters['instance_type'] or 'any instance type'}"
     elif kind == "export-lag":
         what = "Exports to S3 lie in the queue"
+    elif kind == "payment-failed":
+        what = "The next payments of Capacity Blocks fail"
     elif kind == "storage-fails":
         thing = str(given.get("what") or "file-system")
         if thing not in STORAGE:
