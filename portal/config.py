@@ -46,6 +46,8 @@ class Config(BaseSettings):
     collect_fleet_s: float = 10.0
     sweep_grace_s: int = 900
     charge_every_s: int = 30
+    #: How old what a DCGM exporter shows may be: its own collection interval.
+    exporter_interval_s: float = 30.0
 
     @model_validator(mode="after")
     def _fill(self) -> Config:

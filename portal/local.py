@@ -88,6 +88,8 @@ def environment(layout: Layout) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "QD_SANDBOX_CONTROL_URL": layout.control_url,
     }
+    # The sandbox's exporters show what is, not what was half a minute ago.
+    values["QD_EXPORTER_INTERVAL_S"] = "1"
     if layout.slurm == "real":
         found = lab(layout)
         values["QD_SCONTROL"] = " ".join(found.get("scontrol", [])) if found else ""

@@ -15,6 +15,7 @@ from apps.audit.services import event
 from apps.checkpoints.selectors import newest_complete
 from apps.checkpoints.services import series_rejudge
 from apps.clusters.models import Node
+from apps.clusters.states import NodePhase
 from apps.core import clock, ids, units
 from apps.core.said import brief, said
 from apps.core.states import move
@@ -220,6 +221,14 @@ def has_fatal_finding(attempt: Attempt) -> str:
         .first()
     )
     return row.node.name if row is not None else ""
+
+
+def unheard_nodes(attempt: Attempt, since: datetime) -> list[str]:
+    """Nodes of an attempt whose exporter answers but was not read since an instant, by name."""
+    rows = Node.objects.filter(
+        cluster=attempt.job.cluster, name__in=attempt.nodes or [""], exporter_error="", exporter_read_at__isnull=False
+    ).exclude(phase=NodePhase.GONE)
+    return sorted(rows.exclude(exporter_read_at__gte=since).values_list("name", flat=True))
 
 
 def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") -> None:

@@ -326,6 +326,23 @@ def is_final_state(scheduler_state: str) -> bool:
     return scheduler_state in _ENDS
 
 
+#: An exit code from here on says that a signal ended the process.
+SIGNAL_CODES = 128
+#: A script that fails sooner than this after its start is taken at its word.
+YOUNG_S = 60.0
+
+
+def may_be_a_fault(end: str, *, exit_code: int | None, signal: int | None, ran_s: float | None) -> bool:
+    """Whether a failed end could be a GPU's fault whose evidence is still on its way.
+
+    A program that a GPU fault kills ends at once, but exporters show the fault only at their next round.
+    """
+    if end != AttemptPhase.FAILED:
+        return False
+    ended_by_signal = bool(signal) or (exit_code is not None and exit_code >= SIGNAL_CODES)
+    return ended_by_signal or (ran_s is not None and ran_s >= YOUNG_S)
+
+
 def end_of(scheduler_state: str, stop_reason: str, *, node_has_fatal_finding: bool) -> tuple[str, str]:
     """(attempt phase, reason) of an ended attempt.
 

@@ -14,6 +14,7 @@ from apps.clusters.states import NodePhase
 from apps.core import clock, units
 from apps.costs.selectors import Sums
 from apps.jobs.models import Attempt, Job
+from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
 from apps.jobs.states import AttemptPhase, JobPhase
 
@@ -88,6 +89,8 @@ def attempt_words(attempt: Attempt) -> str:
 
 def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None, sums: Sums) -> str:
     """Nodes, since when, progress, finish, checkpoint, money."""
+    if attempt is not None and attempt.observed_state and is_final_state(attempt.observed_state):
+        return _("Its script has ended; the GPUs of its nodes are read once more before it is said why.")
     parts = []
     since = units.duration(clock.now() - attempt.started_at) if attempt and attempt.started_at else "–"
     parts.append(

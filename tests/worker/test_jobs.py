@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +11,12 @@ import time_machine
 
 from apps.audit.models import Event
 from apps.checkpoints.services import checkpoint_report
+from apps.clusters.models import Cluster, Node
 from apps.core import clock
 from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.services import budget_set
 from apps.costs.states import Unit
+from apps.health.models import Finding
 from apps.intents.models import Intent
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import attempt_stop
@@ -122,6 +125,70 @@ def test_a_failed_script_is_not_retried(job: Job, scheduler: FakeScheduler, work
     assert (ended.phase, ended.reason, ended.exit_code) == ("FAILED", "ExitCode", 3)
     assert "exit code 3" in job_sentence(ended)
     assert job.attempts.count() == 1
+
+
+@pytest.mark.parametrize("code", [137, 1])
+def test_a_killed_program_waits_for_the_gpus_of_its_nodes(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any, code: int
+) -> None:
+    """The fault that killed it shows only at the exporters' next round: until then it is not called failed."""
+    Cluster.objects.update(exporter_url="http://{node}:9400/metrics")
+    Node.objects.update(exporter_read_at=clock.now())
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    began = clock.now() - timedelta(minutes=5)
+    scheduler.jobs["100"] = replace(scheduler.jobs["100"], started_at=began)
+    Attempt.objects.update(started_at=began)
+    scheduler.end("100", "FAILED", code)
+    tick(job.cluster)
+    waiting = fresh(job)
+    assert waiting.phase == "RUNNING"
+    assert "read once more" in job_sentence(waiting)
+    node = Node.objects.get(name="p5-2")
+    Finding.objects.create(node=node, source="xid", code="79", title="XID 79", severity="reboot")
+    # Read, but not since the exporters can have known: the finding alone decides.
+    Intent.objects.update(due_at=clock.now())
+    work()
+    first, second = job.attempts.order_by("number")
+    assert (first.phase, first.stop_node) == ("NODE_FAILED", "p5-2")
+    assert second.excluded_nodes == ["p5-2"]
+
+
+def test_a_program_that_failed_on_healthy_gpus_is_called_failed_after_the_reading(
+    job: Job, scheduler: FakeScheduler, work: Any, tick: Any
+) -> None:
+    Cluster.objects.update(exporter_url="http://{node}:9400/metrics")
+    Node.objects.update(exporter_read_at=clock.now())
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.end("100", "FAILED", 139)
+    tick(job.cluster)
+    assert fresh(job).phase == "RUNNING"
+    Node.objects.filter(name="p5-1").update(exporter_read_at=clock.now() + timedelta(minutes=1))
+    Intent.objects.update(due_at=clock.now())
+    work()
+    assert fresh(job).phase == "RUNNING"
+    Node.objects.update(exporter_read_at=clock.now() + timedelta(minutes=1))
+    Intent.objects.update(due_at=clock.now())
+    work()
+    assert fresh(job).phase == "FAILED"
+
+
+def test_a_silent_exporter_is_not_waited_for_for_ever(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    Cluster.objects.update(exporter_url="http://{node}:9400/metrics")
+    Node.objects.update(exporter_read_at=clock.now())
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.end("100", "FAILED", 137)
+    tick(job.cluster)
+    assert fresh(job).phase == "RUNNING"
+    Attempt.objects.update(ended_at=clock.now() - timedelta(minutes=3))
+    Intent.objects.update(due_at=clock.now())
+    work()
+    assert fresh(job).phase == "FAILED"
 
 
 def _write_checkpoint(job: Job, step: int) -> None:

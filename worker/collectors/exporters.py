@@ -54,8 +54,9 @@ def read_all(uid: str) -> Outcome:
             continue
         READ.labels("exporters").inc(len(page.gpus))
         gpus_observe(node, [_columns(g) for g in page.gpus])
-        observations.exporter_observed(node, missing=page.missing)
         faults_report(node, faults_on([reading_of(g) for g in page.gpus], expected_gpus=node.gpus))
+        # Last: whoever sees this instant may rely on the findings of this reading.
+        observations.exporter_observed(node, missing=page.missing)
     observations.exporters_were_read(cluster)
     return again(period)
 

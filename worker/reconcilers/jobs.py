@@ -17,7 +17,7 @@ from apps.core.errors import TransitionConflict
 from apps.core.said import said
 from apps.jobs import observations as obs
 from apps.jobs.models import Attempt, Job
-from apps.jobs.rules import end_of, is_final_state
+from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobPhase
 from worker import doors
@@ -36,6 +36,7 @@ LOST_AFTER = timedelta(seconds=90)
 UNSEEN = timedelta(seconds=30)
 BUDGET_RETRY_S = 60.0
 RESEND_STOP = timedelta(seconds=30)
+EVIDENCE_S = 1.0
 
 
 def reconcile(uid: str) -> Outcome:
@@ -184,9 +185,30 @@ def _lost(job: Job, attempt: Attempt) -> Outcome:
     return again(POLL_S)
 
 
+def _awaits_evidence(job: Job, attempt: Attempt, phase: str) -> bool:
+    """Whether the GPUs of its nodes are to be read once more before a failure is called the program's.
+
+    A fault that killed the program reaches the exporters' pages after their own interval; a node whose exporter
+    stays silent is waited for no longer than two rounds more.
+    """
+    config = settings.CONFIG
+    ended_at = attempt.ended_at or attempt.observed_at
+    if not job.cluster.exporter_url or ended_at is None:
+        return False
+    ran_s = (ended_at - attempt.started_at).total_seconds() if attempt.started_at else None
+    if not may_be_a_fault(phase, exit_code=attempt.exit_code, signal=attempt.signal, ran_s=ran_s):
+        return False
+    shown_at = ended_at + timedelta(seconds=config.exporter_interval_s)
+    if clock.now() > shown_at + timedelta(seconds=2 * config.collect_health_s + config.exporter_interval_s):
+        return False
+    return bool(obs.unheard_nodes(attempt, shown_at))
+
+
 def _settle(job: Job, attempt: Attempt) -> Outcome:
     failed_node = obs.has_fatal_finding(attempt)
     phase, reason = end_of(attempt.observed_state, attempt.stop_reason, node_has_fatal_finding=bool(failed_node))
+    if _awaits_evidence(job, attempt, phase):
+        return again(EVIDENCE_S)
     if phase == AttemptPhase.NODE_FAILED and not attempt.stop_node and failed_node:
         obs.attempt_blame(attempt, failed_node)
     message: str = ""
