@@ -99,7 +99,7 @@ def scheduler_for(cluster: Cluster) -> ports.Scheduler:
     from worker.providers.slurm import SlurmScheduler
 
     access = v.SchedulerAccess(
-        endpoint_url=cluster.api_url,
+        endpoint_url=cluster.scheduler_url,
         user_name=cluster.user_name,
         token=secret(cluster.token_ref),
         timeout_s=CALL_TIMEOUT_S,

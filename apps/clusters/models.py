@@ -1,4 +1,4 @@
-"""Cluster, Mount, Fleet, FleetBatch, FleetStep, Node, PreflightRun."""
+"""Cluster, Mount, Fleet, FleetBatch, FleetStep, Node, PreflightRun; node groups are in ``group_models``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from django.db.models import Q
 
 from apps.capacity.models import Reservation
 from apps.clusters.states import (
+    KINDS_MANAGED,
     BatchPhase,
     CapacitySource,
     ClusterKind,
@@ -31,7 +32,12 @@ def _known(choices: type[models.TextChoices], name: str, field: str = "phase") -
 
 
 class Cluster(Reconciled):
-    """A scheduler the portal submits to, reached by its REST address.
+    """A place where jobs run: a scheduler reached by its REST address, or a cluster that an AWS service keeps.
+
+    ``settings`` is what its kind wants to know, ``provider_id`` AWS's name for it and ``provider_facts`` what AWS
+    says about it (version, addresses, key). ``name_at_provider``, ``client_token`` and ``create_attempt`` are written
+    before AWS is asked. An adopted one is watched and resized, never deleted from here. Address, user, token and
+    folder are needed where jobs are to be submitted: without them a cluster of AWS's is watched only.
 
     ``token_ref`` names the secret that holds the scheduler's token. ``exporter_url`` is the
     address of a node's DCGM exporter with ``{node}`` in it; empty means none. ``working_root`` is a
@@ -42,18 +48,26 @@ class Cluster(Reconciled):
     uid_prefix = "clu"
 
     name = models.SlugField(max_length=60, unique=True)
-    kind = models.CharField(max_length=12, choices=ClusterKind.choices, default=ClusterKind.SLURM)
+    kind = models.CharField(max_length=16, choices=ClusterKind.choices, default=ClusterKind.SLURM)
+    settings = models.JSONField(default=dict, blank=True)
+    is_adopted = models.BooleanField(default=False)
     account = models.ForeignKey(CloudAccount, null=True, blank=True, on_delete=models.PROTECT, related_name="clusters")
-    api_url = models.URLField()
-    user_name = models.CharField(max_length=60)
-    token_ref = models.CharField(max_length=200)
+    api_url = models.URLField(blank=True, default="")
+    user_name = models.CharField(max_length=60, blank=True, default="")
+    token_ref = models.CharField(max_length=200, blank=True, default="")
     partition = models.CharField(max_length=60, blank=True, default="")
     exporter_url = models.CharField(max_length=300, blank=True, default="")
-    working_root = models.CharField(max_length=300)
+    working_root = models.CharField(max_length=300, blank=True, default="")
     responds_to_findings = models.BooleanField(default=True)
     delete_requested_at = models.DateTimeField(null=True, blank=True)
 
     phase = models.CharField(max_length=16, choices=ClusterPhase.choices, default=ClusterPhase.PENDING)
+    provider_id = models.CharField(max_length=260, blank=True, default="")
+    provider_facts = models.JSONField(default=dict, blank=True)
+    name_at_provider = models.CharField(max_length=100, blank=True, default="")
+    client_token = models.CharField(max_length=64, blank=True, default="")
+    create_attempt = models.PositiveIntegerField(default=0)
+    observed_api_url = models.CharField(max_length=200, blank=True, default="")
     observed_version = models.CharField(max_length=40, blank=True, default="")
     observed_api_version = models.CharField(max_length=20, blank=True, default="")
     observed_max_time_min = models.PositiveIntegerField(null=True, blank=True)
@@ -73,6 +87,21 @@ class Cluster(Reconciled):
     def __str__(self) -> str:
         """The name."""
         return self.name
+
+    @property
+    def scheduler_url(self) -> str:
+        """Where slurmrestd answers: as entered, or as AWS says; empty where there is none."""
+        return self.api_url or self.observed_api_url
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether the portal can submit there: it needs an address, a user, a token and a folder."""
+        return bool(self.scheduler_url and self.user_name and self.token_ref and self.working_root)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether an AWS service keeps it."""
+        return self.kind in KINDS_MANAGED
 
 
 class Mount(Recorded):
@@ -240,6 +269,9 @@ class Node(Recorded):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
     fleet = models.ForeignKey(Fleet, null=True, blank=True, on_delete=models.SET_NULL, related_name="node_rows")
+    group = models.ForeignKey(
+        "clusters.NodeGroup", null=True, blank=True, on_delete=models.SET_NULL, related_name="node_rows"
+    )
     name = models.CharField(max_length=120)
     provider_id = models.CharField(max_length=40, blank=True, default="")
     instance_type = models.CharField(max_length=40, blank=True, default="")
@@ -309,3 +341,7 @@ class PreflightRun(Recorded):
     def __str__(self) -> str:
         """What is asked about."""
         return f"{self.spec.get('nodes', '')} × {self.spec.get('instance_type', '')}"
+
+
+# Registered with the app's other models; last, because they hang on the ones above.
+from apps.clusters import group_models as group_models  # noqa: E402

@@ -363,7 +363,6 @@ def node_resume(*, actor: Actor, node: Node) -> None:
 
 
 def clusters_connected() -> list[Cluster]:
-    """Clusters whose collectors should run."""
-    return list(
-        Cluster.objects.filter(phase__in=[ClusterPhase.READY, ClusterPhase.UNREACHABLE]).select_related("account")
-    )
+    """Clusters whose collectors should run: those with a scheduler that the worker can ask."""
+    rows = Cluster.objects.filter(phase__in=[ClusterPhase.READY, ClusterPhase.UNREACHABLE]).select_related("account")
+    return [cluster for cluster in rows if cluster.takes_jobs]

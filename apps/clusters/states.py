@@ -25,19 +25,78 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ClusterKind(TextChoices):
-    """What schedules jobs there."""
+    """What makes the cluster and schedules jobs there."""
 
     SLURM = "slurm", "Slurm"
+    PARALLELCLUSTER = "parallelcluster", "AWS ParallelCluster"
+    PCS = "pcs", "AWS PCS"
+    HYPERPOD_SLURM = "hyperpod-slurm", _("SageMaker HyperPod on Slurm")
+    HYPERPOD_EKS = "hyperpod-eks", _("SageMaker HyperPod on EKS")
+    EKS = "eks", "Amazon EKS"
 
 
 class ClusterPhase(TextChoices):
     """Where a cluster is."""
 
     PENDING = "PENDING", _("Connecting")
+    CREATING = "CREATING", _("Creating")
     READY = "READY", _("Ready")
+    FAILED = "FAILED", _("Failed")
     UNREACHABLE = "UNREACHABLE", _("Unreachable")
     DELETING = "DELETING", _("Deleting")
     DELETED = "DELETED", _("Deleted")
+
+
+class ClusterStepName(TextChoices):
+    """What is done, in this order, until a cluster that AWS manages can be used."""
+
+    FIND = "FIND", _("Find it in the account")
+    CONTROL = "CONTROL", _("Control plane")
+    KEYS = "KEYS", _("Addresses and keys")
+    ACCESS = "ACCESS", _("Access entries")
+    ADDONS = "ADDONS", _("Add-ons")
+    GROUPS = "GROUPS", _("Node groups")
+    NODES = "NODES", _("Nodes")
+    USE = "USE", _("Ready to use")
+
+
+class GroupPhase(TextChoices):
+    """Where a node group is."""
+
+    PENDING = "PENDING", _("Accepted")
+    CREATING = "CREATING", _("Creating")
+    ACTIVE = "ACTIVE", _("Active")
+    UPDATING = "UPDATING", _("Changing")
+    DEGRADED = "DEGRADED", _("Degraded")
+    FAILED = "FAILED", _("Failed")
+    DELETING = "DELETING", _("Deleting")
+    DELETED = "DELETED", _("Deleted")
+
+
+class GroupSource(TextChoices):
+    """Where the machines of a node group come from."""
+
+    ON_DEMAND = "on-demand", _("On demand")
+    SPOT = "spot", "Spot"
+    CAPACITY_BLOCK = "capacity-block", "Capacity Block"
+    ODCR = "odcr", "ODCR"
+    TRAINING_PLAN = "training-plan", _("Training plan")
+
+
+class NodeVerb(TextChoices):
+    """What an operator asks of HyperPod about a node."""
+
+    REPLACE = "replace", _("Replace")
+    REBOOT = "reboot", _("Reboot")
+
+
+class NodeActionPhase(TextChoices):
+    """Where such a request is."""
+
+    ASKED = "ASKED", _("Asked")
+    SENDING = "SENDING", _("Being sent")
+    TAKEN = "TAKEN", _("Accepted by AWS")
+    REFUSED = "REFUSED", _("Refused")
 
 
 class FleetPhase(TextChoices):
@@ -125,14 +184,27 @@ class StepState(TextChoices):
     FAILED = "FAILED", _("Failed")
 
 
-C, F, N = ClusterPhase, FleetPhase, NodePhase
+C, F, G, N = ClusterPhase, FleetPhase, GroupPhase, NodePhase
+K, S = ClusterKind, ClusterStepName
 
 CLUSTER_TRANSITIONS: dict[str, frozenset[str]] = {
-    C.PENDING: frozenset({C.READY, C.UNREACHABLE, C.DELETING}),
+    C.PENDING: frozenset({C.CREATING, C.READY, C.FAILED, C.UNREACHABLE, C.DELETING}),
+    C.CREATING: frozenset({C.READY, C.FAILED, C.DELETING}),
     C.READY: frozenset({C.UNREACHABLE, C.DELETING}),
+    C.FAILED: frozenset({C.CREATING, C.DELETING}),
     C.UNREACHABLE: frozenset({C.READY, C.DELETING}),
     C.DELETING: frozenset({C.DELETED}),
     C.DELETED: frozenset(),
+}
+GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
+    G.PENDING: frozenset({G.CREATING, G.ACTIVE, G.FAILED, G.DELETING}),
+    G.CREATING: frozenset({G.ACTIVE, G.DEGRADED, G.FAILED, G.DELETING}),
+    G.ACTIVE: frozenset({G.UPDATING, G.DEGRADED, G.FAILED, G.DELETING}),
+    G.UPDATING: frozenset({G.ACTIVE, G.DEGRADED, G.FAILED, G.DELETING}),
+    G.DEGRADED: frozenset({G.ACTIVE, G.UPDATING, G.FAILED, G.DELETING}),
+    G.FAILED: frozenset({G.ACTIVE, G.UPDATING, G.DEGRADED, G.DELETING}),
+    G.DELETING: frozenset({G.DELETED}),
+    G.DELETED: frozenset(),
 }
 FLEET_TRANSITIONS: dict[str, frozenset[str]] = {
     F.PENDING: frozenset({F.PREFLIGHT, F.DELETING}),
@@ -178,7 +250,9 @@ NODE_USABLE = frozenset({N.READY})
 
 CLUSTER_COLOURS: dict[str, str] = {
     C.PENDING: "busy",
+    C.CREATING: "busy",
     C.READY: "good",
+    C.FAILED: "bad",
     C.UNREACHABLE: "bad",
     C.DELETING: "busy",
     C.DELETED: "off",
@@ -230,3 +304,34 @@ FLEET_STEPS: tuple[tuple[str, int], ...] = (
     (F.JOINING, 120),
     (F.READY, 1),
 )
+
+GROUP_COLOURS: dict[str, str] = {
+    G.PENDING: "wait",
+    G.CREATING: "busy",
+    G.ACTIVE: "good",
+    G.UPDATING: "busy",
+    G.DEGRADED: "warn",
+    G.FAILED: "bad",
+    G.DELETING: "busy",
+    G.DELETED: "off",
+}
+GROUP_WORKING = frozenset({G.PENDING, G.CREATING, G.UPDATING, G.DELETING})
+NODE_ACTION_OPEN = frozenset({NodeActionPhase.ASKED, NodeActionPhase.SENDING})
+#: Kinds that an AWS service keeps: made or adopted in an account, by steps, with node groups.
+KINDS_MANAGED = frozenset(set(K) - {K.SLURM})
+KINDS_HYPERPOD = frozenset({K.HYPERPOD_SLURM, K.HYPERPOD_EKS})
+KINDS_GROUPED = frozenset({K.PCS, K.HYPERPOD_SLURM, K.HYPERPOD_EKS, K.EKS})
+#: Kinds of which the portal itself can make one.
+KINDS_MADE = frozenset({K.PCS, K.HYPERPOD_SLURM, K.HYPERPOD_EKS, K.EKS})
+KINDS_SLURM = frozenset({K.SLURM, K.PARALLELCLUSTER, K.PCS, K.HYPERPOD_SLURM})
+
+#: (step, expected seconds) by kind, for a cluster that is made.
+CLUSTER_STEPS: dict[str, tuple[tuple[str, int], ...]] = {
+    K.PCS: ((S.CONTROL, 600), (S.KEYS, 5), (S.GROUPS, 180), (S.USE, 1)),
+    K.EKS: ((S.CONTROL, 600), (S.ACCESS, 5), (S.ADDONS, 120), (S.GROUPS, 240), (S.USE, 1)),
+    K.HYPERPOD_SLURM: ((S.CONTROL, 1200), (S.NODES, 300), (S.USE, 1)),
+    K.HYPERPOD_EKS: ((S.CONTROL, 1200), (S.NODES, 300), (S.USE, 1)),
+    K.PARALLELCLUSTER: ((S.FIND, 5), (S.USE, 1)),
+}
+#: The same for one that is there already.
+ADOPT_STEPS: tuple[tuple[str, int], ...] = ((S.FIND, 5), (S.GROUPS, 5), (S.USE, 1))

@@ -174,6 +174,10 @@ def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldP
         text = _("cluster %(name)s is not ready") % {"name": cluster.name}
         problems.append(FieldProblem("/cluster", "not-ready", text))
         return problems
+    if not cluster.takes_jobs:
+        text = _("cluster %(name)s has no scheduler that the portal can submit to") % {"name": cluster.name}
+        problems.append(FieldProblem("/cluster", "no-scheduler", text))
+        return problems
     everything = usable_nodes(cluster)
     if not everything:
         text = _("cluster %(name)s has no nodes yet") % {"name": cluster.name}

@@ -91,7 +91,8 @@ class _NewJob(Page):
 
     def form(self, data: QueryDict | None = None, files: Any = None, initial: dict[str, Any] | None = None) -> JobForm:
         """The form with what this person may choose."""
-        clusters = list(clusters_visible_to(self.actor).exclude(phase=ClusterPhase.DELETING))
+        found = clusters_visible_to(self.actor).exclude(phase=ClusterPhase.DELETING)
+        clusters = [cluster for cluster in found if cluster.takes_jobs]
         return JobForm(
             data,
             files,

@@ -12,6 +12,7 @@ from worker.providers.errors import ProviderError
 
 RECHECK_S = 120.0
 RETRY_S = 10.0
+_USED = (ClusterPhase.READY, ClusterPhase.UNREACHABLE)
 COLLECTORS = ("cluster.queue", "cluster.nodes", "cluster.exporters")
 
 
@@ -19,6 +20,9 @@ def connect(uid: str) -> Outcome:
     """Ping, negotiate, read partitions."""
     cluster = cluster_by_uid(uid)
     if cluster is None or cluster.phase == ClusterPhase.DELETED:
+        return DONE
+    if cluster.is_managed and (not cluster.takes_jobs or cluster.phase not in _USED):
+        # What AWS keeps is made and taken away by its own reconciler; here it is only asked as a scheduler.
         return DONE
     if cluster.delete_requested_at is not None:
         observations.cluster_removed(cluster)
@@ -32,7 +36,7 @@ def connect(uid: str) -> Outcome:
         return again(RETRY_S)
     chosen = [p for p in partitions if p.name == cluster.partition] or [p for p in partitions if p.is_default]
     chosen = chosen or list(partitions[:1])
-    first = cluster.phase != ClusterPhase.READY
+    first = cluster.phase != ClusterPhase.READY or not cluster.observed_api_version
     observations.cluster_reached(
         cluster,
         version=info.version,

@@ -170,7 +170,7 @@ def _launch_template(fleet: Fleet, compute: Compute) -> Outcome:
         interfaces=interface_layout(fleet.instance_type),
         user_data=bootstrap_script(
             cluster_uid=fleet.cluster.uid,
-            controller_url=fleet.cluster.api_url,
+            controller_url=fleet.cluster.scheduler_url,
             partition=fleet.partition,
             gpu_type=kind.gpu_type if kind else "",
             gpus=kind.gpus if kind else 0,
