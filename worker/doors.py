@@ -90,6 +90,13 @@ def storage_for(account: CloudAccount) -> ports.FileStorage:
     return AwsFileStorage(access_of(account))
 
 
+def capacity_for(account: CloudAccount) -> ports.Capacity:
+    """The provider of reserved capacity of a cloud account."""
+    from worker.providers.aws.capacity import AwsCapacity
+
+    return AwsCapacity(access_of(account))
+
+
 #: One scheduler a cluster and process: it remembers the version it negotiated and the queue it last read.
 _schedulers: dict[str, tuple[v.SchedulerAccess, str, ports.Scheduler]] = {}
 

@@ -10,6 +10,7 @@ from sandbox.aws.fsx import Fsx
 from sandbox.aws.options import AwsOptions
 from sandbox.aws.pricing import Pricing
 from sandbox.aws.quotas import Quotas
+from sandbox.aws.sagemaker import SageMaker
 from sandbox.aws.service import Service
 from sandbox.aws.state import Cloud
 from sandbox.world import World
@@ -23,5 +24,6 @@ def services_of(options: AwsOptions, world: World, state_dir: Path, cloud: Cloud
         CostExplorer(options, world, state_dir, cloud),
         Fsx(options, world, state_dir),
         Efs(options, world, state_dir),
+        SageMaker(options, world, state_dir),
     ]
     return {service.signing_name: service for service in found}

@@ -298,7 +298,7 @@ class TestTrouble:
 
     def test_unimplemented_call_is_an_aws_error(self, ec2) -> None:
         with pytest.raises(ec2.exceptions.ClientError) as refused:
-            ec2.describe_capacity_reservations()
+            ec2.describe_spot_price_history()
         assert refused.value.response["Error"]["Code"] == "InvalidAction"
         with pytest.raises(ec2.exceptions.ClientError) as stop:
             ec2.stop_instances(InstanceIds=["i-0123456789abcdef0"])

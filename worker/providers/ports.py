@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from worker.providers import capacity_values as cv
 from worker.providers import storage_values as sv
 from worker.providers import values as v
 
@@ -176,4 +177,56 @@ class FileStorage(Protocol):
 
     def readings(self, provider_ids: Sequence[str]) -> tuple[sv.StorageReading, ...]:
         """The newest metrics of these Lustre file systems, in one call."""
+        ...
+
+
+class Capacity(Protocol):
+    """Reserved capacity of one cloud account. Every method makes one remote call or all pages of one.
+
+    Raises only ``worker.providers.errors``. Purchases take no idempotency token and exactly one HTTP attempt is
+    made: after ``Unavailable`` or a crash nobody knows whether they took effect, and they must not be repeated.
+    """
+
+    def reservations(self) -> tuple[cv.SeenReservation, ...]:
+        """All ODCRs and blocks in the account, ours or not, those that ended lately included."""
+        ...
+
+    def training_plans(self) -> tuple[cv.SeenReservation, ...]:
+        """All SageMaker training plans in the account."""
+        ...
+
+    def block_offerings(self, query: cv.OfferingQuery) -> tuple[cv.Offering, ...]:
+        """Blocks on sale in every zone of the region."""
+        ...
+
+    def extension_offerings(self, provider_id: str, hours: int) -> tuple[cv.Offering, ...]:
+        """What a block can be extended by."""
+        ...
+
+    def plan_offerings(self, query: cv.OfferingQuery) -> tuple[cv.Offering, ...]:
+        """Training plans on sale."""
+        ...
+
+    def block_purchase(self, offering_id: str, tags: Mapping[str, str]) -> tuple[str, ...]:
+        """Buy a block: the ids of its reservations. Bought twice is paid twice."""
+        ...
+
+    def extension_purchase(self, offering_id: str, provider_id: str) -> None:
+        """Extend a block. Bought twice is paid twice."""
+        ...
+
+    def extensions(self, provider_id: str) -> tuple[cv.SeenExtension, ...]:
+        """The extensions of a block that were bought."""
+        ...
+
+    def plan_purchase(self, offering_id: str, name: str, tags: Mapping[str, str]) -> str:
+        """Buy a training plan: its ARN. ``Conflict`` when the name is taken."""
+        ...
+
+    def odcr_create(self, spec: cv.OdcrSpec, client_token: str) -> cv.SeenReservation:
+        """Make an ODCR, or return what this token made; it costs from now on, used or not."""
+        ...
+
+    def odcr_cancel(self, provider_id: str) -> None:
+        """Give an ODCR back; its machines run on on demand. ``NotFound`` when it is gone."""
         ...

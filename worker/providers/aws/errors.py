@@ -101,6 +101,7 @@ CONFLICT: Final = frozenset(
         "IncorrectFileSystemLifeCycleState",
         "IncorrectInstanceState",
         "IncorrectState",
+        "InvalidCapacityReservationState",
         "InvalidLaunchTemplateName.AlreadyExistsException",
         "InvalidNetworkInterface.InUse",
         "InvalidPlacementGroup.Duplicate",
