@@ -7,6 +7,11 @@ from datetime import timedelta
 
 from apps.audit.observations import chain_observe
 from apps.audit.services import seal
+from apps.capacity.models import OfferingSearch, Purchase, Reservation
+from apps.capacity.observations import WATCH_INTENT
+from apps.capacity.services import PURCHASE_INTENT, SEARCH_INTENT
+from apps.capacity.states import LIVE as RESERVATION_LIVE
+from apps.capacity.states import PURCHASE_OPEN, SearchPhase
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
 from apps.checkpoints.states import CheckpointState
@@ -69,6 +74,9 @@ def _wake_forgotten() -> None:
         (CLUSTER_INTENT, Cluster.objects.filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING])),
         (FLEET_INTENT, Fleet.objects.filter(phase__in=FLEET_WORKING | {FleetPhase.READY, FleetPhase.DEGRADED})),
         (FILE_SYSTEM_INTENT, FileSystem.objects.exclude(phase__in=[FileSystemPhase.DELETED, FileSystemPhase.FAILED])),
+        (PURCHASE_INTENT, Purchase.objects.filter(phase__in=PURCHASE_OPEN)),
+        (SEARCH_INTENT, OfferingSearch.objects.filter(phase=SearchPhase.PENDING)),
+        (WATCH_INTENT, Reservation.objects.filter(phase__in=RESERVATION_LIVE)),
         (ACCOUNT_INTENT, CloudAccount.objects.exclude(phase=AccountPhase.REMOVED)),
         (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),

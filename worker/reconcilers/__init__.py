@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worker.collectors import ec2, exporters, slurm
+from worker.collectors import reservations as reserved
 from worker.engine import Reconciler
-from worker.reconcilers import accounts, clusters, file_systems, findings, fleets, jobs, nodes
+from worker.reconcilers import accounts, clusters, file_systems, findings, fleets, jobs, nodes, purchases, reservations
 
 RECONCILERS: Mapping[str, Reconciler] = {
     "account.check": accounts.check,
     "account.sweep": ec2.sweep,
+    "account.reservations": reserved.read,
+    "offering.search": purchases.search,
+    "purchase.buy": purchases.buy,
+    "reservation.cancel": purchases.cancel,
+    "reservation.watch": reservations.watch,
     "cluster.connect": clusters.connect,
     "cluster.queue": slurm.queue,
     "cluster.nodes": slurm.nodes,

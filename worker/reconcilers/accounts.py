@@ -7,6 +7,7 @@ from apps.connections.services import account_observe, account_removed
 from apps.connections.states import AccountPhase
 from apps.intents.services import intent_ask
 from worker import doors
+from worker.collectors.reservations import KIND as RESERVATIONS
 from worker.engine import DONE, Outcome, again
 from worker.providers.errors import ProviderError
 
@@ -29,4 +30,5 @@ def check(uid: str) -> Outcome:
         return again(RETRY_S)
     account_observe(account, account_id=who.account_id, arn=who.arn)
     intent_ask("account.sweep", account.uid, delay_s=60)
+    intent_ask(RESERVATIONS, account.uid)
     return again(RECHECK_S)
