@@ -6,7 +6,7 @@ SLURM ?= sandbox
 VENV := .venv/bin
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
-.PHONY: help run setup setup-dev test lint format lock messages verify-main-job screenshots clean
+.PHONY: help run setup setup-dev test lint format lock messages verify-main-job verify-aws screenshots clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ messages: setup-dev  ## collect the words to translate into locale/ (needs GNU g
 
 verify-main-job: setup-dev  ## the main job with its figures, on the sandbox and on real Slurm
 	@exec $(VENV)/python tests/verify_main_job.py
+
+verify-aws: setup-dev  ## capacity, cluster kinds and storage with their figures, on the sandbox's AWS
+	@exec $(VENV)/python tests/verify_aws.py
 
 screenshots: setup-dev  ## every page in both themes, languages and widths, into screenshots/
 	@exec $(VENV)/python tests/screenshots.py

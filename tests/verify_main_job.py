@@ -1,88 +1,27 @@
 """make verify-main-job: prove the main job end to end, print the figures, end with 1 where one falls short.
 
-Everything happens in a fresh clone of what is committed. ``--only`` takes stages by name, ``--here``
-uses this tree instead of a clone.
+Everything happens in a fresh clone of what is committed (``--here``: in this tree); ``--only`` takes stages by name.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.proof import Proof, Stage, clean_environment, prove, run_tests  # noqa: E402
 
 FIRST_PAGE_LIMIT_S = 180.0
 NEXT_PAGE_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0
-
-
-@dataclass
-class Row:
-    """One line of the closing table."""
-
-    stage: str
-    figure: str
-    wanted: str
-    holds: bool
-
-
-@dataclass
-class Proof:
-    """The tree under proof and what was found."""
-
-    tree: Path
-    scratch: Path
-    rows: list[Row] = field(default_factory=list)
-
-    def note(self, stage: str, figure: str, wanted: str, holds: bool) -> None:
-        """Keep and print one line."""
-        self.rows.append(Row(stage, figure, wanted, holds))
-        print(f"  {'ok  ' if holds else 'FAIL'} {stage}: {figure} (wanted: {wanted})", flush=True)
-
-    @property
-    def python(self) -> str:
-        """The clone's own interpreter."""
-        return str(self.tree / ".venv" / "bin" / "python")
-
-    def run(self, name: str, words: list[str], limit_s: float, **environment: str) -> tuple[int, str, float]:
-        """(return code, output, seconds) of a command in the tree; the output also goes to a log."""
-        began = time.monotonic()
-        try:
-            done = subprocess.run(
-                words,
-                cwd=self.tree,
-                env={**clean_environment(), **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=limit_s,
-            )
-            code, text = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as late:
-            code, text = 124, (late.stdout or b"").decode(errors="replace") + f"\nnot done after {limit_s:.0f} s"
-        (self.scratch / f"{name}.log").write_text(text)
-        if code:
-            print("\n".join("      " + line for line in text.splitlines()[-15:]))
-        return code, text, time.monotonic() - began
-
-
-def clean_environment() -> dict[str, str]:
-    """This environment without what would point at another portal."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("QD_") or k in ("QD_TORCH_PYTHON", "QD_CHROMIUM")}
 
 
 def free_ports(count: int) -> int:
@@ -185,30 +124,21 @@ def stage_test(proof: Proof) -> None:
     proof.note("make test", f"{closing} in {took / 60:.1f} min", "0 failed", code == 0)
 
 
-def _pytest(proof: Proof, stage: str, path: str, wanted: str, limit_s: float = 900) -> None:
-    code, text, took = proof.run(
-        re.sub(r"\W+", "-", stage), [proof.python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", path], limit_s
-    )
-    summary = next(
-        (line for line in reversed(text.splitlines()) if " in " in line and "passed" in line), "nothing passed"
-    )
-    skipped = "skipped" in summary
-    proof.note(stage, f"{summary.strip('= ')} ({took:.0f} s)", wanted, code == 0 and not skipped)
-
-
 def stage_story(proof: Proof) -> None:
     """The main story: by curl, in the browser, on real Slurm; pages without the cloud."""
-    _pytest(proof, "the story by curl on the sandbox", "tests/flows/test_tutorial.py", "every command runs")
-    _pytest(proof, "the story in the browser", "tests/browser/test_story.py", "passes, pages answer without the cloud")
-    _pytest(proof, "the story on real Slurm 22.05", "tests/flows/test_real_slurm.py", "passes")
+    run_tests(proof, "the story by curl on the sandbox", "tests/flows/test_tutorial.py", "every command runs")
+    run_tests(
+        proof, "the story in the browser", "tests/browser/test_story.py", "passes, pages answer without the cloud"
+    )
+    run_tests(proof, "the story on real Slurm 22.05", "tests/flows/test_real_slurm.py", "passes")
 
 
 def stage_crash(proof: Proof) -> None:
     """Workers killed at every call and at random."""
-    _pytest(
+    run_tests(
         proof, "a worker killed around every call of a fleet", "tests/worker/test_fleets.py", "one fleet, zero orphans"
     )
-    _pytest(proof, "a worker killed between submit and save", "tests/worker/test_jobs.py", "one job")
+    run_tests(proof, "a worker killed between submit and save", "tests/worker/test_jobs.py", "one job")
     code, text, took = proof.run("kill", [proof.python, "-m", "tests.kill_worker"], 2400)
     print("\n".join("      " + line for line in text.splitlines() if not line.startswith('{"')))
     proof.note(
@@ -233,7 +163,7 @@ def stage_lint(proof: Proof) -> None:
     proof.note("lint-imports, mypy --strict, ruff, djlint", f"exit {code} ({took:.0f} s)", "clean", code == 0)
 
 
-STAGES: dict[str, Callable[[Proof], None]] = {
+STAGES: dict[str, Stage] = {
     "run": stage_run,
     "lint": stage_lint,
     "story": stage_story,
@@ -245,34 +175,7 @@ STAGES: dict[str, Callable[[Proof], None]] = {
 
 def main() -> int:
     """Prove what was asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(STAGES), help=f"stages, of {', '.join(STAGES)}")
-    parser.add_argument("--here", action="store_true", help="this tree instead of a fresh clone")
-    options = parser.parse_args()
-    unknown = set(options.only.split(",")) - set(STAGES)
-    if unknown:
-        parser.error(f"no stage {', '.join(sorted(unknown))}")
-    scratch = Path(tempfile.mkdtemp(prefix="quarterdeck-proof-"))
-    tree = ROOT
-    if not options.here:
-        tree = scratch / "clone"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
-    scratch.chmod(0o755)
-    proof = Proof(tree, scratch)
-    began = time.monotonic()
-    print(f"Proof in {tree}; logs in {scratch}")
-    for name in options.only.split(","):
-        if name in ("story", "crash") and not (tree / ".venv" / "bin" / "pytest").exists():
-            proof.run("setup-dev", ["make", "setup-dev"], 900)
-        print(f"{name}: {(STAGES[name].__doc__ or '').strip()}", flush=True)
-        STAGES[name](proof)
-    width = max(len(r.stage) for r in proof.rows)
-    print("\n" + "\n".join(f"{'ok  ' if r.holds else 'FAIL'}  {r.stage:<{width}}  {r.figure}" for r in proof.rows))
-    failed = sum(1 for r in proof.rows if not r.holds)
-    print(f"\n{len(proof.rows) - failed} of {len(proof.rows)} hold; {(time.monotonic() - began) / 60:.1f} min")
-    if not failed and not options.here:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return 1 if failed else 0
+    return prove(__doc__ or "", STAGES, need_tests=frozenset({"story", "crash"}))
 
 
 if __name__ == "__main__":
