@@ -280,6 +280,15 @@ SPECTACULAR_SETTINGS = {
         "AccountPhase": "apps.connections.states.AccountPhase",
         "FindingPhase": "apps.health.states.FindingPhase",
         "Severity": "apps.health.states.Severity",
+        "FileSystemKind": "apps.storage.states.FileSystemKind",
+        "FileSystemPhase": "apps.storage.states.FileSystemPhase",
+        "AssociationPhase": "apps.storage.states.AssociationPhase",
+        "ExportPhase": "apps.storage.states.ExportPhase",
+        "RepositoryEvent": "apps.storage.states.RepositoryEvent",
+        "MountKind": "apps.clusters.states.MountKind",
+        "MountPurpose": "apps.clusters.states.MountPurpose",
+        "StopKind": "apps.jobs.stop_api.STOP_KINDS",
+        "TeamRole": "apps.teams.states.TeamRole",
     },
 }
 

@@ -72,7 +72,8 @@ class ProblemAutoSchema(AutoSchema):
             ]
             filters = view.filterset_class.base_filters if view.filterset_class else {}
             for name, found in filters.items():
-                values = found.extra.get("values")
+                # Each is a value, or a pair of value and the word that pages show for it.
+                values = [value if isinstance(value, str) else value[0] for value in found.extra.get("values") or ()]
                 hint = f"One or several of {', '.join(values)}, separated by commas." if values else ""
                 names.append(OpenApiParameter(name, str, OpenApiParameter.QUERY, description=hint))
         if self.method in ("PUT", "PATCH", "DELETE"):
