@@ -10,6 +10,7 @@ from django.conf import settings
 
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
+from apps.jobs.selectors import nodes_ending_before
 from worker.providers import values as v
 
 RUNNER = "runner/quarterdeck_runner.py"
@@ -113,5 +114,8 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         working_directory=job.cluster.working_root,
         environment=environment,
         stdout_path=early_output(job, attempt),
-        excluded_nodes=tuple(attempt.excluded_nodes),
+        # A node whose block ends before the job would is no place for it, whatever is free there now.
+        excluded_nodes=tuple(
+            dict.fromkeys([*attempt.excluded_nodes, *nodes_ending_before(job.cluster, job.time_limit_min)])
+        ),
     )

@@ -364,3 +364,14 @@ def end_of(scheduler_state: str, stop_reason: str, *, node_has_fatal_finding: bo
         AttemptPhase.REQUEUED: "Preempted",
     }
     return end, reasons[end]
+
+
+#: The variable by which a job says that it writes a checkpoint when it gets this signal, and the signals it may be.
+CHECKPOINT_SIGNAL = "CHECKPOINT_SIGNAL"
+_ASKING = frozenset({"USR1", "USR2"})
+
+
+def checkpoint_signal(environment: Mapping[str, Any]) -> str:
+    """The signal that asks this job for a checkpoint, "" where it takes none: a job that does not know it would die."""
+    name = str(environment.get(CHECKPOINT_SIGNAL, "")).upper().removeprefix("SIG")
+    return name if name in _ASKING else ""

@@ -10,14 +10,17 @@ from typing import Any
 
 from django.db import transaction
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from apps.audit.services import event, record
+from apps.capacity.states import PREPAID
 from apps.catalog.selectors import gpu_price
 from apps.checkpoints.models import CheckpointSeries
-from apps.clusters.models import Cluster
+from apps.clusters.models import Cluster, Node
 from apps.clusters.states import ClusterPhase, NodePhase
 from apps.core import clock, ids
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
+from apps.core.said import said
 from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
@@ -25,7 +28,7 @@ from apps.intents.services import intent_ask
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.rules import check_script, fill_template, hold_for
-from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
+from apps.jobs.selectors import StopLine, longest_limit, stop_lines, usable_nodes
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -98,11 +101,16 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += _check_fields(spec)
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
+    problems += _check_ends(spec, nodes)
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
     region = cluster.account.region if cluster.account is not None else ""
     # The scheduler may choose any node that fits: the hold covers the dearest.
-    kinds = {(n.instance_type, n.gpu_type) for n in nodes} or {("", gpu_type)}
+    prepaid = {n.pk: p for n in nodes if (p := _block_price(n)) is not None}
+    kinds = {(n.instance_type, n.gpu_type) for n in nodes if n.pk not in prepaid}
+    if not kinds and not prepaid:
+        kinds = {("", gpu_type)}
     prices = [found_price for kind in sorted(kinds) if (found_price := gpu_price(*kind, region)) is not None]
+    prices += prepaid.values()
     price = max(prices, default=None)
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
@@ -137,6 +145,30 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
+
+
+def _block_price(node: Node) -> tuple[Decimal, str] | None:
+    """The rate of the block that a node belongs to and where it comes from; None for any other node."""
+    reservation = node.fleet.reservation if node.fleet is not None else None
+    if reservation is None or reservation.kind not in PREPAID or reservation.usd_per_hour is None or not node.gpus:
+        return None
+    words = said(gettext_noop("the upfront price of %(name)s, spread over its hours"), name=str(reservation))
+    return (reservation.usd_per_hour / node.gpus).quantize(Decimal("0.000001")), words
+
+
+def _check_ends(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
+    """A job that would outlive the block it runs in: refused, with the longest limit that fits."""
+    most = longest_limit(nodes, spec.nodes)
+    if most is None or spec.time_limit_min <= most:
+        return []
+    if most < 1:
+        text = _("the block that these nodes belong to ends before a job could; wait for other nodes")
+        return [FieldProblem("/time_limit_min", "block-ends", text)]
+    text = _("%(asked)s min; the block that these nodes belong to ends first, at most %(most)s min fit from now") % {
+        "asked": spec.time_limit_min,
+        "most": most,
+    }
+    return [FieldProblem("/time_limit_min", "block-ends", text)]
 
 
 def _check_fields(spec: JobSpec) -> list[FieldProblem]:

@@ -346,7 +346,11 @@ class Api:
         job_id = int(text) if text.isdigit() else 0
         refused: Refused | None = None
         try:
-            self._controller.cancel(job_id, call.user)
+            name = call.query.get("signal", "")
+            if name and name.removeprefix("SIG") not in ("KILL", "TERM"):
+                self._controller.send_signal(job_id, call.user, name)
+            else:
+                self._controller.cancel(job_id, call.user)
         except Refused as error:
             refused = error
         if call.old:

@@ -184,6 +184,19 @@ class Controller:
             self._touch()
             self._wake.set()
 
+    def send_signal(self, job_id: int, user: str, name: str) -> None:
+        """Send a running job's processes a signal by its name. Raises Refused."""
+        number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
+        with self.lock:
+            job = next((one for one in self.queue() if one.job_id == job_id), None)
+            if job is None or not isinstance(number, signal.Signals):
+                raise Refused(2017)
+            if job.user != user and user not in self.settings.operators:
+                raise Refused(2002)
+            if job.ended or job.state == "PENDING":
+                raise Refused(2021)
+            self.runs.signal(job_id, number)
+
     def requeue(self, job_id: int, user: str) -> None:
         """Put a job back into the queue. Raises Refused."""
         with self.lock:

@@ -45,6 +45,7 @@ class FakeScheduler:
         self.calls = Calls()
         self.jobs: dict[str, v.SchedulerJob] = {}
         self.requests: dict[str, v.SubmitRequest] = {}
+        self.signals: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
         self.version = 0
         self._ids = itertools.count(100)
@@ -121,6 +122,12 @@ class FakeScheduler:
             raise NotFound("no such job", source="slurm")
         self.end(scheduler_id, "CANCELLED")
         self.calls.after("cancel")
+
+    def signal(self, scheduler_id: str, name: str) -> None:
+        self.calls.before("signal")
+        if scheduler_id not in self.jobs:
+            raise NotFound("no such job", source="slurm")
+        self.signals.append((scheduler_id, name))
 
     def requeue(self, scheduler_id: str) -> None:
         self.calls.before("requeue")

@@ -103,6 +103,10 @@ class Scheduler(Protocol):
         """Ask Slurm to end the job; ``NotFound`` when it is not in the queue any more."""
         ...
 
+    def signal(self, scheduler_id: str, name: str) -> None:
+        """Send a running job a signal such as ``USR1``; ``NotFound`` when it is not in the queue any more."""
+        ...
+
     def requeue(self, scheduler_id: str) -> None:
         """Put the job back into the queue; ``Unsupported`` where the REST version has no such call."""
         ...

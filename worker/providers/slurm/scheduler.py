@@ -174,9 +174,11 @@ class SlurmScheduler:
 
     def cancel(self, scheduler_id: str) -> None:
         """Ask Slurm to end the job; already ended is success, ``NotFound`` when the queue does not know it any more."""
-        key = encode.job_id(scheduler_id)
+        self._kill(encode.job_id(scheduler_id), None)
+
+    def _kill(self, key: str, params: Mapping[str, str] | None) -> None:
         try:
-            body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job").body
+            body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job", params=params).body
             # 24.11 tells refusals inside HTTP 200, one entry a job.
             for entry in se.entries_of(body, "status"):
                 error = entry.get("error")
@@ -186,6 +188,11 @@ class SlurmScheduler:
         except e.Conflict as error:
             if error.code != str(se.ALREADY_DONE):
                 raise
+
+    def signal(self, scheduler_id: str, name: str) -> None:
+        """Send the job a signal; one that has just ended needs none."""
+        key = encode.job_id(scheduler_id)
+        self._kill(key, {"signal": name})
 
     def requeue(self, scheduler_id: str) -> None:
         """Put the job back into the queue; Slurm's REST has no such call, so this needs scontrol."""
