@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moto.core.responses import ActionResult
 
@@ -64,13 +64,13 @@ class ReservationCalls:
     _paged: Callable[..., Any]
     _required: Callable[[str], str]
 
-    @property
-    def _all(self) -> dict[str, Any]:
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    @property
-    def _filters(self) -> Filters:
-        raise NotImplementedError
+        @property
+        def _all(self) -> dict[str, Any]: ...
+
+        @property
+        def _filters(self) -> Filters: ...
 
     @property
     def book(self) -> Book:
