@@ -47,6 +47,22 @@ class Compute(Protocol):
         """RunInstances, Min=Max, exactly one HTTP attempt; ``InsufficientCapacity`` makes nothing."""
         ...
 
+    def launch_choice(self, request: v.ChoiceRequest) -> v.ChoiceAnswer:
+        """CreateFleet, all of one choice or none, one HTTP attempt; ``InsufficientCapacity`` makes nothing."""
+        ...
+
+    def instances_by_id(self, instance_ids: Sequence[str]) -> tuple[v.Instance, ...]:
+        """Those of these that AWS still lists, terminated ones included; unknown ids are left out."""
+        ...
+
+    def topology(self, instance_ids: Sequence[str], group_name: str = "") -> tuple[v.NetworkPlace, ...]:
+        """Network places of running instances, by their placement group where there is one."""
+        ...
+
+    def instance_events(self) -> tuple[v.InstanceEvent, ...]:
+        """What the cloud has planned for machines of the account: retirements, stops, reboots."""
+        ...
+
     def instances(self, tags: Mapping[str, str]) -> tuple[v.Instance, ...]:
         """All instances carrying all these tags, terminated ones included while AWS shows them."""
         ...

@@ -6,21 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.providers import values as v
-from worker.providers.aws import convert
+from worker.providers.aws import convert, topology
 from worker.providers.aws.calls import aws_call
 from worker.providers.aws.clients import Clients, build_clients
-from worker.providers.aws.errors import SOURCE
+from worker.providers.aws.errors import SOURCE, refused_choices
 from worker.providers.aws.preflight import Preflight
 from worker.providers.errors import Conflict, InvalidRequest, NotFound, Unknown
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeDef, NetworkInterfaceTypeDef
 
-#: 33 interfaces an instance make some 50 kB of answer each; this many a page stay well within one call's time.
-INSTANCES_A_PAGE: Final = 50
+#: 33 interfaces an instance make some 25 kB of answer each; this many a page stay well within one call's time.
+INSTANCES_A_PAGE: Final = 100
 ITEMS_A_PAGE: Final = 200
 #: One bad id fails a whole TerminateInstances call, and AWS advises against large ones.
 TERMINATED_A_CALL: Final = 100
+#: A filter takes at most so many values.
+VALUES_A_FILTER: Final = 200
 
 _LIVE_STATES: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 _ENDING_STATES: Final = frozenset({"shutting-down", "terminated"})
@@ -175,6 +177,64 @@ class Ec2Compute:
                 code="PartialLaunch",
             )
         return made
+
+    def launch_choice(self, request: v.ChoiceRequest) -> v.ChoiceAnswer:
+        """CreateFleet of type instant: all ``count`` of one template or none, in exactly one HTTP attempt.
+
+        AWS tells refusals inside a 200. Raises the error of the first refusal where nothing was made.
+        """
+        overrides: Any = [{"Placement": {"GroupName": request.placement_group}}] if request.placement_group else []
+        with aws_call("CreateFleet"):
+            answer = self._clients.launch.create_fleet(
+                Type="instant",
+                ClientToken=request.client_token,
+                LaunchTemplateConfigs=[
+                    {
+                        "LaunchTemplateSpecification": {
+                            "LaunchTemplateId": template.provider_id,
+                            "Version": template.version,
+                        },
+                        **({"Overrides": overrides} if overrides else {}),
+                    }
+                    for template in request.templates
+                ],
+                TargetCapacitySpecification={
+                    "TotalTargetCapacity": request.count,
+                    "OnDemandTargetCapacity": request.count,
+                    "DefaultTargetCapacityType": "on-demand",
+                },
+                OnDemandOptions={
+                    "AllocationStrategy": "prioritized",
+                    "SingleInstanceType": True,
+                    "SingleAvailabilityZone": True,
+                    "MinTargetCapacity": request.count,
+                },
+                TagSpecifications=convert.tag_specifications(request.tags, ("fleet", "instance")),
+            )
+        made = [i for group in answer.get("Instances") or [] for i in group.get("InstanceIds") or []]
+        refusals = answer.get("Errors") or []
+        if not made:
+            raise refused_choices(refusals)
+        sentences = tuple(f"{e.get('ErrorCode', '')}: {e.get('ErrorMessage', '')}" for e in refusals)
+        return v.ChoiceAnswer(str(answer.get("FleetId", "")), tuple(made), sentences)
+
+    def instances_by_id(self, instance_ids: Sequence[str]) -> tuple[v.Instance, ...]:
+        """Those of these instances that AWS still knows, whatever became of their tags."""
+        wanted = list(dict.fromkeys(instance_ids))
+        found: list[v.Instance] = []
+        for start in range(0, len(wanted), VALUES_A_FILTER):
+            # A filter, unlike a list of ids, skips what does not exist.
+            filters = [{"Name": "instance-id", "Values": wanted[start : start + VALUES_A_FILTER]}]
+            found += [convert.instance(raw) for raw in self._instances(filters)]
+        return tuple(found)
+
+    def topology(self, instance_ids: Sequence[str], group_name: str = "") -> tuple[v.NetworkPlace, ...]:
+        """Where running instances hang in the network; see ``topology``."""
+        return topology.topology(self._clients.ec2, instance_ids, group_name)
+
+    def instance_events(self) -> tuple[v.InstanceEvent, ...]:
+        """What AWS has planned for the account's instances."""
+        return topology.instance_events(self._clients.ec2)
 
     def instances(self, tags: Mapping[str, str]) -> tuple[v.Instance, ...]:
         """All instances with all these tags, terminated ones included while AWS shows them."""

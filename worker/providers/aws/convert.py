@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.providers import values as v
+from worker.providers.aws.sources import launch_data
 from worker.providers.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def template_data(spec: v.LaunchTemplateSpec, root_device: str) -> dict[str, Any
         "InstanceInitiatedShutdownBehavior": "terminate",
         "UserData": encoded_user_data(spec.user_data),
         "TagSpecifications": tag_specifications(spec.tags, LAUNCHED_KINDS),
+        **launch_data(spec.source),
     }
     if spec.instance_profile_arn:
         data["IamInstanceProfile"] = {"Arn": spec.instance_profile_arn}
@@ -134,8 +136,16 @@ def instance(raw: InstanceTypeDef) -> v.Instance:
         placement_group=placement.get("GroupName", ""),
         launched_at=raw.get("LaunchTime"),
         tags=tag_map(raw.get("Tags")),
-        state_reason=": ".join(text for text in (reason.get("Code", ""), reason.get("Message", "")) if text),
+        state_reason=_reason(reason.get("Code", ""), reason.get("Message", "")),
+        state_reason_code=reason.get("Code", ""),
+        client_token=raw.get("ClientToken", ""),
+        reservation_id=raw.get("CapacityReservationId", ""),
     )
+
+
+def _reason(code: str, message: str) -> str:
+    """AWS's code and words, the code once: some messages begin with it."""
+    return message if message.startswith(code) else ": ".join(text for text in (code, message) if text)
 
 
 def placement_group(raw: PlacementGroupTypeDef) -> v.PlacementGroup:
@@ -158,7 +168,9 @@ def launch_template(raw: LaunchTemplateTypeDef) -> v.LaunchTemplate:
     )
 
 
-def _owned(kind: str, provider_id: str, state: str, tags: Mapping[str, str], created_at: Any = None) -> v.Owned:
+def _owned(
+    kind: str, provider_id: str, state: str, tags: Mapping[str, str], created_at: Any = None, instance_type: str = ""
+) -> v.Owned:
     return v.Owned(
         kind=kind,
         provider_id=provider_id,
@@ -166,13 +178,15 @@ def _owned(kind: str, provider_id: str, state: str, tags: Mapping[str, str], cre
         attempt=tags.get(v.TAG_ATTEMPT, ""),
         state=state,
         created_at=created_at,
+        instance_type=instance_type,
     )
 
 
 def owned_instance(raw: InstanceTypeDef) -> v.Owned:
     """An instance as the sweep sees it."""
     state = str(raw.get("State", {}).get("Name", ""))
-    return _owned("instance", raw.get("InstanceId", ""), state, tag_map(raw.get("Tags")), raw.get("LaunchTime"))
+    tags, kind = tag_map(raw.get("Tags")), str(raw.get("InstanceType", ""))
+    return _owned("instance", raw.get("InstanceId", ""), state, tags, raw.get("LaunchTime"), kind)
 
 
 def owned_placement_group(raw: PlacementGroupTypeDef) -> v.Owned:

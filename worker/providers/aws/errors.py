@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from botocore import exceptions as boto
@@ -263,6 +265,34 @@ def _from_answer(exc: boto.ClientError, operation: str) -> errors.ProviderError:
     status = int(meta.get("HTTPStatusCode", 0) or 0)
     kind = class_of(code, status, message)
     return kind(f"{operation}: {message}", source=SOURCE, code=code, request_id=str(meta.get("RequestId", "")))
+
+
+def refused_choices(refusals: Iterable[Mapping[str, object]]) -> errors.ProviderError:
+    """The error of a CreateFleet that made nothing: lack of capacity in one choice outweighs what others lack.
+
+    A choice that can never work is told only where no other was short of machines.
+    """
+    found = [
+        class_of(code, 0, message)(f"CreateFleet: {message}", source=SOURCE, code=code)
+        for code, message in ((str(r.get("ErrorCode", "")), str(r.get("ErrorMessage", ""))) for r in refusals)
+    ]
+    short = [e for e in found if isinstance(e, errors.InsufficientCapacity)]
+    if short:
+        text = "; ".join(dict.fromkeys(e.message.removeprefix("CreateFleet: ") for e in short))
+        return errors.InsufficientCapacity(f"CreateFleet: {text}", source=SOURCE, code=short[0].code)
+    if found:
+        return found[0]
+    return errors.Unknown("CreateFleet: no instance was made and no reason given", source=SOURCE, code="EmptyFleet")
+
+
+#: A zone's name as EC2 writes it in its sentences.
+_ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d+(?:-[a-z]{3}-\d)?[a-z]\b")
+
+
+def zones_named(message: str) -> tuple[str, ...]:
+    """The zones that a refusal names as ones to choose; not the one it refuses."""
+    advice = message.partition("choosing ")[2] or message.partition("launching in ")[2]
+    return tuple(dict.fromkeys(_ZONE.findall(advice)))
 
 
 def code_of(exc: boto.ClientError) -> str:
