@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sandbox.control.faults import SERVICES, SHAPES, STORAGE
+from sandbox.control.faults import PLANNED, REASONS, SERVICES, SHAPES, STORAGE
 
 DEFAULT_CONTROL_URL: Final = "http://127.0.0.1:5600"
 CONTROL_URL_VARIABLE: Final = "QD_SANDBOX_CONTROL_URL"
@@ -118,6 +118,17 @@ def parser() -> argparse.ArgumentParser:
     kinds.add_parser("payment-failed", parents=[control, limits], help="blocks that are bought now are never paid")
     storage = kinds.add_parser("storage-fails", parents=[control, limits], help="FSx fails while it makes something")
     storage.add_argument("--what", choices=STORAGE, default="file-system")
+
+    partial = kinds.add_parser("partial-start", parents=[control, limits], help="machines die while they start")
+    partial.add_argument("--count", type=int, default=1, help="how many of a launch (default 1)")
+    partial.add_argument("--reason", choices=REASONS, default="Server.InternalError")
+    partial.add_argument("--type", help="only this instance type")
+    wrong = kinds.add_parser("wrong-reservation", parents=[control, limits], help="launches miss their reservation")
+    wrong.add_argument("--type", help="only this instance type")
+    planned = kinds.add_parser("planned-event", parents=[control], help="AWS plans to retire, stop or reboot a machine")
+    planned.add_argument("--node", required=True)
+    planned.add_argument("--code", choices=PLANNED, default=PLANNED[0])
+    planned.add_argument("--hours", type=int, default=48, help="until it happens (default 48)")
 
     faults = commands.add_parser("faults", parents=[control], help="list the faults in force")
     faults.add_argument("--json", action="store_true", dest="as_json")

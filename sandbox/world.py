@@ -63,6 +63,9 @@ FAULT_KINDS = (
     "server-error",
     "export-lag",
     "storage-fails",
+    "partial-start",
+    "wrong-reservation",
+    "planned-event",
     "payment-failed",
 )
 

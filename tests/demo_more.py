@@ -79,7 +79,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
 
 def _failed_fleet(seed: _Seed) -> None:
     from apps.clusters import observations
-    from apps.clusters.services import fleet_create, fleet_delete
+    from apps.clusters.fleet_services import fleet_create, fleet_delete
 
     operator = seed.actor("operator")
 

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.clusters.fleet_services import fleet_create, fleet_delete
 from apps.clusters.models import Cluster, Fleet, FleetStep, Node
 from apps.clusters.selectors import (
     capacities,
@@ -26,8 +27,6 @@ from apps.clusters.services import (
     cluster_create,
     cluster_delete,
     cluster_update,
-    fleet_create,
-    fleet_delete,
     node_drain,
     node_resume,
 )

@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.catalog.selectors import all_types
+from apps.clusters.fleet_rules import MAX_NODES
 from apps.clusters.models import Cluster
-from apps.clusters.services import MAX_NODES
 from apps.connections.models import CloudAccount
 from apps.core import units
 from apps.core.forms import PortalForm

@@ -138,7 +138,8 @@ class Fleet(Reconciled):
 
     ``launch_attempt`` and the tokens of its batches are written before the launch call: the same pair
     asks for the same machines, however often the worker dies. ``other_instance_types`` and
-    ``other_subnet_ids`` are further choices on demand; AWS takes one of each for all machines.
+    ``other_subnet_ids`` are further choices on demand; AWS takes one of each for all machines, and ``templates``
+    holds ``{id, version}`` of the launch template of each.
     ``zones_named`` are the zones in which AWS said, when it refused, that it has capacity. ``conditions``
     are what a person should know now, each ``{kind, text, since}``. ``replace_asked_at`` asks for
     machines in the place of lost ones.
@@ -169,6 +170,7 @@ class Fleet(Reconciled):
     placement_group = models.CharField(max_length=120, blank=True, default="")
     launch_template_id = models.CharField(max_length=40, blank=True, default="")
     launch_template_version = models.CharField(max_length=10, blank=True, default="")
+    templates = models.JSONField(default=list, blank=True)
     launch_attempt = models.PositiveIntegerField(default=0)
     client_token = models.CharField(max_length=64, blank=True, default="")
     capacity_refusals = models.PositiveIntegerField(default=0)

@@ -22,7 +22,7 @@ from apps.clusters.states import (
     NodePhase,
     StepState,
 )
-from apps.core import clock, ids
+from apps.core import clock
 from apps.core.said import brief, said
 from apps.core.states import may_move, move
 from apps.intents.services import intent_ask
@@ -150,63 +150,87 @@ def fleet_say(fleet: Fleet, message: str, *, checks: Sequence[Mapping[str, Any]]
         setattr(fleet, name, value)
 
 
-def fleet_launch_attempt(fleet: Fleet) -> None:
-    """Write the next launch attempt and its token before the call that spends. Compare-and-set on the number."""
-    number = fleet.launch_attempt + 1
-    token = ids.idempotency_token(fleet.uid, number, "launch")
-    changed = Fleet.objects.filter(pk=fleet.pk, launch_attempt=fleet.launch_attempt).update(
-        launch_attempt=number, client_token=token
-    )
-    if changed == 1:
-        fleet.launch_attempt, fleet.client_token = number, token
-    else:
-        fleet.refresh_from_db()
-
-
 # --- nodes -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SeenInstance:
-    """One machine as EC2 shows it."""
+    """One machine as EC2 shows it; ``is_ending`` while it shuts down."""
 
     name: str
     provider_id: str
     private_ip: str
     zone_id: str
     is_running: bool
+    is_ending: bool = False
+    instance_type: str = ""
+    reservation_id: str = ""
+    group_name: str = ""
 
 
-def fleet_nodes_observe(fleet: Fleet, instances: Iterable[SeenInstance]) -> None:
-    """Rows for the machines of a fleet; machines that are no longer listed are gone."""
+def fleet_nodes_observe(fleet: Fleet, instances: Iterable[SeenInstance], *, complete: bool = True) -> None:
+    """Rows for the machines of a fleet; of a ``complete`` list, machines that are not in it are gone."""
     with transaction.atomic():
         known = {n.provider_id: n for n in Node.objects.filter(fleet=fleet).exclude(phase=NodePhase.GONE)}
-        seen: set[str] = set()
-        for instance in instances:
-            seen.add(instance.provider_id)
-            row = known.get(instance.provider_id)
-            if row is None:
-                # A name can come back with a new machine: the old row is history.
-                for old in Node.objects.filter(cluster=fleet.cluster, name=instance.name).exclude(phase=NodePhase.GONE):
-                    _node_gone(old)
-                row = Node(
-                    cluster=fleet.cluster,
-                    fleet=fleet,
-                    name=instance.name,
-                    provider_id=instance.provider_id,
-                    instance_type=fleet.instance_type,
-                    private_ip=instance.private_ip,
-                    zone_id=instance.zone_id,
-                    phase=NodePhase.PENDING,
-                )
-                row.save()
-            if instance.is_running and row.phase == NodePhase.PENDING:
-                move(row, NODE_TRANSITIONS, NodePhase.BOOTING, private_ip=instance.private_ip)
+        seen = {i.provider_id: i for i in instances}
+        new = [i for i in seen.values() if i.provider_id not in known and not i.is_ending]
+        # A name can come back with a new machine: the old row is history.
+        names = [i.name for i in new]
+        for start in range(0, len(names), 500):
+            some = names[start : start + 500]
+            for old in Node.objects.filter(cluster=fleet.cluster, name__in=some).exclude(phase=NodePhase.GONE):
+                _node_gone(old)
+                known.pop(old.provider_id, None)
+        for instance in new:
+            row = Node(
+                cluster=fleet.cluster,
+                fleet=fleet,
+                name=instance.name,
+                provider_id=instance.provider_id,
+                instance_type=instance.instance_type or fleet.instance_type,
+                private_ip=instance.private_ip,
+                zone_id=instance.zone_id,
+                reservation_id=instance.reservation_id,
+                group_name=instance.group_name,
+                phase=NodePhase.PENDING,
+            )
+            row.save()
+            known[instance.provider_id] = row
         for provider_id, row in known.items():
-            if provider_id not in seen:
-                _node_gone(row)
-        Fleet.objects.filter(pk=fleet.pk).update(observed_nodes=len(seen))
-        fleet.observed_nodes = len(seen)
+            found = seen.get(provider_id)
+            if found is None:
+                if complete:
+                    _node_gone(row)
+                continue
+            _node_seen(row, found)
+        if complete:
+            count = sum(1 for i in seen.values() if not i.is_ending)
+        else:
+            count = sum(1 for i, row in known.items() if row.phase != NodePhase.GONE and not _ends(seen.get(i)))
+        Fleet.objects.filter(pk=fleet.pk).update(observed_nodes=count)
+        fleet.observed_nodes = count
+
+
+def _ends(instance: SeenInstance | None) -> bool:
+    return instance is not None and instance.is_ending
+
+
+def _node_seen(row: Node, instance: SeenInstance) -> None:
+    """What changed of a machine that is there; one that shuts down is gone only once AWS says so."""
+    if instance.is_ending:
+        if row.phase not in (NodePhase.DOWN, NodePhase.GONE):
+            reason = said(_("EC2 is shutting the machine down"))
+            move(row, NODE_TRANSITIONS, NodePhase.DOWN, observed_reason=reason, gpus_used=0)
+        return
+    columns: dict[str, Any] = {
+        name: value
+        for name, value in (("reservation_id", instance.reservation_id), ("group_name", instance.group_name))
+        if value != getattr(row, name)
+    }
+    if instance.is_running and row.phase == NodePhase.PENDING:
+        move(row, NODE_TRANSITIONS, NodePhase.BOOTING, private_ip=instance.private_ip, **columns)
+    elif columns:
+        Node.objects.filter(pk=row.pk).update(**columns)
 
 
 def _node_gone(row: Node) -> None:

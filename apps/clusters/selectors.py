@@ -10,7 +10,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from apps.clusters.models import Cluster, Fleet, Mount, Node
+from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
 from apps.clusters.states import (
     FLEET_BILLED,
     FLEET_LIVE,
@@ -59,7 +59,7 @@ def fleets_visible_to(actor: Actor) -> QuerySet[Fleet]:
     """All fleets, deleted ones included, for everyone with a role."""
     if not actor.holds("clusters.view"):
         return Fleet.objects.none()
-    return Fleet.objects.select_related("cluster", "cluster__account", "team")
+    return Fleet.objects.select_related("cluster", "cluster__account", "team", "reservation")
 
 
 def fleet_for(*, actor: Actor, may: str, uid: str) -> Fleet:
@@ -73,7 +73,22 @@ def fleet_for(*, actor: Actor, may: str, uid: str) -> Fleet:
 
 def fleet_by_uid(uid: str) -> Fleet | None:
     """For the worker."""
-    return Fleet.objects.select_related("cluster", "cluster__account", "team").filter(uid=uid).first()
+    return Fleet.objects.select_related("cluster", "cluster__account", "team", "reservation").filter(uid=uid).first()
+
+
+def preflight_by_uid(uid: str) -> PreflightRun | None:
+    """For the worker."""
+    rows = PreflightRun.objects.select_related("cluster", "cluster__account", "reservation")
+    return rows.filter(uid=uid).first()
+
+
+def preflight_for(*, actor: Actor, may: str, uid: str) -> PreflightRun:
+    """The check of this uid. Raises NotFound."""
+    rows = PreflightRun.objects.select_related("cluster", "cluster__account", "reservation")
+    run = rows.filter(uid=uid).first() if actor.everywhere(may) else None
+    if run is None:
+        raise NotFound(_("no check %(uid)s in which you may do this") % {"uid": uid})
+    return run
 
 
 def mounts_of(cluster: Cluster) -> QuerySet[Mount]:
@@ -188,6 +203,12 @@ def fleet_sentence(fleet: Fleet) -> str:
     since = units.duration(clock.now() - fleet.phase_since)
     name = fleet.instance_type
     match fleet.phase:
+        case FleetPhase.PENDING if fleet.message:
+            return _("Accepted: %(nodes)s × %(type)s; %(message)s.") % {
+                "nodes": fleet.nodes,
+                "type": name,
+                "message": fleet.message,
+            }
         case FleetPhase.PENDING:
             return _("Accepted: %(nodes)s × %(type)s; the worker takes it up next.") % {
                 "nodes": fleet.nodes,
@@ -195,13 +216,17 @@ def fleet_sentence(fleet: Fleet) -> str:
             }
         case FleetPhase.WAITING_CAPACITY:
             wait = max(0.0, (fleet.next_try_at - clock.now()).total_seconds()) if fleet.next_try_at else 0
-            return _(
+            sentence = _(
                 "Waiting: AWS has no %(type)s capacity now; next try in %(wait)s (refused %(count)s times so far)."
             ) % {
                 "type": name,
                 "wait": units.duration(wait),
                 "count": fleet.capacity_refusals,
             }
+            if fleet.zones_named:
+                zones = ", ".join(fleet.zones_named)
+                sentence += " " + _("AWS names zones that may have some: %(zones)s.") % {"zones": zones}
+            return sentence
         case FleetPhase.READY:
             return _("Ready: %(nodes)s × %(type)s in the cluster for %(since)s.") % {
                 "nodes": fleet.nodes,

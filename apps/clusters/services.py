@@ -1,9 +1,9 @@
-"""What people do with clusters, fleets and nodes; what the worker writes is in ``observations``."""
+"""What people do with clusters and nodes; fleets are in ``fleet_services``, what the worker saw in ``observations``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -11,24 +11,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from apps.audit.services import event, record
-from apps.catalog.selectors import price_words, type_by_name
-from apps.clusters.models import Cluster, Fleet, FleetStep, Node
+from apps.clusters.models import Cluster, Fleet, Node
 from apps.clusters.permissions import can_operate_clusters
-from apps.clusters.states import FLEET_LIVE, FLEET_STEPS, ClusterPhase, FleetPhase, NodePhase
+from apps.clusters.states import FLEET_LIVE, ClusterPhase, NodePhase
 from apps.connections.models import CloudAccount
 from apps.connections.services import account_claim, check_reference
-from apps.connections.states import AccountPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
 from apps.intents.services import intent_ask
-from apps.teams.models import Team
 from apps.teams.permissions import Actor, system_actor
 
 CLUSTER_INTENT = "cluster.connect"
-FLEET_INTENT = "fleet.reconcile"
 NODE_INTENT = "node.drain"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,58}$")
-MAX_NODES = 100
 #: What a person may correct.
 EDITABLE = (
     "name",
@@ -45,10 +40,6 @@ EDITABLE = (
 
 class ClusterInUse(Refusal):
     """Fleets or jobs hang on what would change or go."""
-
-
-class FleetInUse(Refusal):
-    """Jobs still run on the fleet's nodes."""
 
 
 def _operate(actor: Actor) -> None:
@@ -222,113 +213,6 @@ def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> 
         record(actor, "cluster.delete", "cluster", cluster.uid, before=_plain(before))
         event("cluster", cluster.uid, "ClusterDeleteRequested", f"removal asked for by {actor.name}")
         intent_ask(CLUSTER_INTENT, cluster.uid)
-
-
-def fleet_create(
-    *,
-    actor: Actor,
-    cluster: Cluster,
-    name: str,
-    instance_type: str,
-    nodes: int,
-    subnet_id: str,
-    security_group_ids: Sequence[str],
-    image_id: str,
-    partition: str = "",
-    team: Team | None = None,
-) -> Fleet:
-    """Record a fleet with its steps and ask the worker to launch it.
-
-    Raises Forbidden, InvalidInput, TransitionConflict.
-    """
-    _operate(actor)
-    problems: list[FieldProblem] = []
-    kind = type_by_name(instance_type)
-    if kind is None:
-        problems.append(FieldProblem("/instance_type", "unknown", f"{instance_type!r} is not in the catalog"))
-    elif kind.usd_per_hour is None:
-        problems.append(
-            FieldProblem(
-                "/instance_type",
-                "not-on-demand",
-                f"{instance_type} has no published on-demand price; it is sold through reservations",
-            )
-        )
-    if not 1 <= nodes <= MAX_NODES:
-        problems.append(FieldProblem("/nodes", "out-of-range", f"from 1 to {MAX_NODES} in one launch"))
-    if not _NAME.fullmatch(name):
-        problems.append(FieldProblem("/name", "invalid", "lower-case letters, digits and dashes"))
-    for pointer, value, prefix in (("/subnet_id", subnet_id, "subnet-"), ("/image_id", image_id, "ami-")):
-        if not value.startswith(prefix):
-            problems.append(FieldProblem(pointer, "invalid", f"must start with {prefix}"))
-    if not security_group_ids or any(not s.startswith("sg-") for s in security_group_ids):
-        problems.append(FieldProblem("/security_group_ids", "invalid", "one or more, each starting with sg-"))
-    _refuse(problems)
-    assert kind is not None
-    assert kind.usd_per_hour is not None
-    account = cluster.account
-    if account is None:
-        raise TransitionConflict(f"cluster {cluster.name} has no cloud account, so machines cannot be launched for it")
-    if account.phase != AccountPhase.CONNECTED:
-        raise TransitionConflict(f"account {account.name} is not connected: {account.message or 'still checking'}")
-    if account.is_paused:
-        raise TransitionConflict(f"account {account.name} is paused; resume it first")
-    fleet = Fleet(
-        cluster=cluster,
-        team=team,
-        name=name,
-        instance_type=instance_type,
-        nodes=nodes,
-        subnet_id=subnet_id,
-        security_group_ids=list(security_group_ids),
-        image_id=image_id,
-        partition=partition or cluster.partition or "gpu",
-        usd_per_hour=kind.usd_per_hour,
-        price_source=price_words(kind, account.region),
-    )
-    try:
-        with transaction.atomic():
-            if _lock(cluster).delete_requested_at is not None:
-                raise TransitionConflict(_("cluster %(name)s is being removed") % {"name": cluster.name})
-            fleet.save()
-            FleetStep.objects.bulk_create(
-                FleetStep(fleet=fleet, ordinal=i, name=step, expected_s=expected)
-                for i, (step, expected) in enumerate(FLEET_STEPS)
-            )
-            after = {
-                "cluster": cluster.name,
-                "name": name,
-                "instance_type": instance_type,
-                "nodes": nodes,
-                "usd_per_hour": str(kind.usd_per_hour * nodes),
-            }
-            record(actor, "fleet.create", "fleet", fleet.uid, team_id=team.pk if team else None, after=after)
-            event("fleet", fleet.uid, "FleetCreated", f"{nodes} × {instance_type} asked for by {actor.name}")
-            intent_ask(FLEET_INTENT, fleet.uid)
-    except IntegrityError:
-        raise InvalidInput(
-            f"cluster {cluster.name} already has a fleet named {name}",
-            problems=[FieldProblem("/name", "taken", "already used")],
-        ) from None
-    return fleet
-
-
-def fleet_delete(*, actor: Actor, fleet: Fleet, expected_version: int) -> None:
-    """Tear a fleet down. Raises FleetInUse while the scheduler runs anything on its GPUs."""
-    _operate(actor)
-    if fleet.phase == FleetPhase.DELETED:
-        raise TransitionConflict("the fleet is already deleted")
-    busy = sorted(
-        Node.objects.filter(fleet=fleet, gpus_used__gt=0).exclude(phase=NodePhase.GONE).values_list("name", flat=True)
-    )
-    if busy:
-        raise FleetInUse(f"jobs run on {', '.join(busy[:5])}; cancel them or wait for their end")
-    with transaction.atomic():
-        if fleet.delete_requested_at is None:
-            fleet.spec_update(expected_version, delete_requested_at=clock.now(), generation=fleet.generation + 1)
-            record(actor, "fleet.delete", "fleet", fleet.uid, before={"name": fleet.name, "nodes": fleet.nodes})
-            event("fleet", fleet.uid, "FleetDeleteRequested", f"deletion asked for by {actor.name}")
-        intent_ask(FLEET_INTENT, fleet.uid)
 
 
 def node_drain(*, actor: Actor, node: Node, reason: str) -> None:

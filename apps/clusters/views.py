@@ -19,6 +19,7 @@ from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
 from apps.catalog.models import InstanceType
 from apps.catalog.selectors import type_by_name
+from apps.clusters.fleet_services import fleet_create, fleet_delete
 from apps.clusters.forms import ClusterForm, FleetForm
 from apps.clusters.history import WORDS, check_label, planned_checks, step_advice
 from apps.clusters.models import Cluster, Fleet, Node
@@ -44,8 +45,6 @@ from apps.clusters.services import (
     cluster_create,
     cluster_delete,
     cluster_update,
-    fleet_create,
-    fleet_delete,
     live_jobs,
     node_drain,
     node_resume,

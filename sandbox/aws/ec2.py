@@ -11,13 +11,15 @@ from moto.core.responses import ActionResult
 from moto.core.utils import camelcase_to_underscores
 from moto.ec2.responses import EC2Response
 
-from sandbox.aws import block_calls, launch, reservation_calls, views
+from sandbox.aws import block_calls, fleet_calls, launch, reservation_calls, views
 from sandbox.aws.block_calls import BlockCalls
 from sandbox.aws.errors import AwsError, invalid_action, token_mismatch
 from sandbox.aws.filters import Filters, matches, page
+from sandbox.aws.fleet_calls import FleetCalls
 from sandbox.aws.modelcheck import answer_problems, request_problems, service_model
 from sandbox.aws.service import WrongAnswer
 from sandbox.aws.state import Cloud, Group, Interface, Machine, Template, new_id
+from sandbox.aws.tag_calls import TagCalls
 from sandbox.world import World
 
 #: Calls answered in this file.
@@ -46,6 +48,7 @@ OURS: Final = frozenset(
     }
     | reservation_calls.CALLS
     | block_calls.CALLS
+    | fleet_calls.CALLS
 )
 
 #: Calls that moto answers rightly. Anything else would act on moto's own idea of instances, so it does not exist here.
@@ -88,7 +91,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-class Ec2Handler(BlockCalls, EC2Response):  # type: ignore[misc]
+class Ec2Handler(FleetCalls, TagCalls, BlockCalls, EC2Response):  # type: ignore[misc]
     """Answers one EC2 call of one ``Cloud``. Errors leave as ``AwsError`` or as moto's own."""
 
     def __init__(self, cloud: Cloud, world: World) -> None:
@@ -324,6 +327,8 @@ class Ec2Handler(BlockCalls, EC2Response):  # type: ignore[misc]
             "subnet-id": machine.subnet_id,
             "vpc-id": machine.vpc_id,
         }
+        if name == "event.code":
+            return [str(planned["code"]) for planned in machine.planned]
         return [values[name]] if name in values else None
 
     def describe_instances(self) -> ActionResult:
@@ -341,7 +346,15 @@ class Ec2Handler(BlockCalls, EC2Response):  # type: ignore[misc]
     def describe_instance_status(self) -> ActionResult:
         """Running instances, or all when asked for."""
         everything = bool(self._all.get("IncludeAllInstances"))
-        chosen = self._machines(self._all.get("InstanceIds") or [])
+        ids = self._all.get("InstanceIds") or []
+        if ids and self._all.get("MaxResults"):
+            raise AwsError(
+                "InvalidParameterCombination",
+                "The parameter instancesSet cannot be used with the parameter maxResults",
+            )
+        if len(ids) > 100:
+            raise AwsError("InvalidParameterValue", "At most 100 instance IDs can be specified.")
+        chosen = self._machines(ids)
         shown, following = self._paged(
             [m for m in chosen if everything or self.cloud.state_of(m) == "running"],
         )
@@ -424,81 +437,6 @@ class Ec2Handler(BlockCalls, EC2Response):  # type: ignore[misc]
         if any(group_id in interface.group_ids for interface in self.cloud.interfaces.values()):
             raise _dependency("security group", group_id)
         return super().delete_security_group()
-
-    # --- tags
-
-    def _tagged(self) -> dict[str, tuple[str, dict[str, str]]]:
-        found: dict[str, tuple[str, dict[str, str]]] = {}
-        found |= {m.id: ("instance", m.tags) for m in self.cloud.machines.values()}
-        found |= {disk["id"]: ("volume", disk["tags"]) for m in self.cloud.live() for disk in m.volumes}
-        found |= {i.id: ("network-interface", i.tags) for i in self.cloud.interfaces.values()}
-        found |= {g.id: ("placement-group", g.tags) for g in self.cloud.groups.values()}
-        found |= {t.id: ("launch-template", t.tags) for t in self.cloud.templates.values()}
-        found |= dict(self.cloud.book.tagged())
-        return found
-
-    def create_tags(self) -> ActionResult:
-        """On our things and on moto's."""
-        return self._change_tags(remove=False)
-
-    def delete_tags(self) -> ActionResult:
-        """From our things and from moto's."""
-        return self._change_tags(remove=True)
-
-    def _change_tags(self, *, remove: bool) -> ActionResult:
-        ids = self._all.get("Resources") or []
-        tags = {tag["Key"]: tag.get("Value") for tag in self._all.get("Tags") or []}
-        ours = self._tagged()
-        others = [i for i in ids if i not in ours]
-        for unknown in (i for i in others if i.startswith(("i-", "eni-", "pg-", "lt-", "vol-", "cr-"))):
-            raise AwsError("InvalidID", f"The ID '{unknown}' is not valid")
-        self.ec2_backend.do_resources_exist(others)
-        self._refuse_dry_run()
-        for thing_id in ids:
-            if thing_id in others:
-                continue
-            own = ours[thing_id][1]
-            for key, value in tags.items():
-                if not remove:
-                    own[key] = value or ""
-                elif value is None or own.get(key) == value:
-                    own.pop(key, None)
-        if others and remove:
-            self.ec2_backend.delete_tags(others, tags)
-        elif others:
-            self.ec2_backend.create_tags(others, {key: value or "" for key, value in tags.items()})
-        self.cloud.book.save()
-        self.cloud.save()
-        return ActionResult(None)
-
-    def describe_tags(self) -> ActionResult:
-        """Tags of our things and of moto's."""
-        listed = [
-            {"ResourceId": thing_id, "ResourceType": kind, "Key": key, "Value": value}
-            for thing_id, (kind, tags) in self._tagged().items()
-            for key, value in tags.items()
-        ]
-
-        def passes(tag: dict[str, str]) -> bool:
-            values = {
-                "key": [tag["Key"]],
-                "value": [tag["Value"]],
-                "resource-id": [tag["ResourceId"]],
-                "resource-type": [tag["ResourceType"]],
-            }
-            return matches(self._filters, {}, values.get)
-
-        rest = [
-            {
-                "ResourceId": tag["resource_id"],
-                "ResourceType": tag["resource_type"],
-                "Key": tag["key"],
-                "Value": tag["value"],
-            }
-            for tag in self.ec2_backend.describe_tags(filters=self._filters)
-        ]
-        shown, following = self._paged([tag for tag in listed if passes(tag)] + rest)
-        return ActionResult({"Tags": shown, "NextToken": following})
 
 
 def _unknown_group(name: str) -> AwsError:

@@ -14,7 +14,7 @@ from sandbox.aws import seed
 from sandbox.aws.errors import AwsError, insufficient_capacity, token_mismatch, token_terminated, vcpu_limit
 from sandbox.aws.options import ACCOUNT_ID
 from sandbox.aws.state import Cloud, Interface, LaunchToken, Machine, new_id
-from sandbox.world import World
+from sandbox.world import Fault, World
 
 #: Parts of a request that do not say what is wanted.
 _NOT_PARAMETERS: Final = frozenset({"ClientToken", "DryRun"})
@@ -98,6 +98,14 @@ def plan(cloud: Cloud, backend: Any, params: Mapping[str, Any]) -> Plan:
     image = backend.amis.get(image_id)
     if image is None:
         raise AwsError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+    architectures = described["ProcessorInfo"]["SupportedArchitectures"]
+    if image.architecture not in architectures:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"The architecture '{architectures[0]}' of the specified instance type does not match the architecture "
+            f"'{image.architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
+            "architectures, and try again.",
+        )
     interfaces = _interfaces(data, described)
     subnet = _subnet(backend, interfaces)
     group_ids = _groups(backend, subnet, interfaces)
@@ -272,6 +280,8 @@ def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) ->
     name, zone = wanted.instance_type, wanted.subnet.availability_zone
     options, book = cloud.options, cloud.book
     held = book.admit(wanted.source, name, zone, wanted.least)
+    if any(held) and world.fault_use("wrong-reservation", instance_type=name) is not None:
+        held = [""] * len(held)
     # Blocks have their own quota and their own machines.
     if not book.is_block(held[0]):
         limit = options.quota_of(name)
@@ -293,6 +303,7 @@ def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) ->
     for index in range(count):
         own = addresses[index * with_address : (index + 1) * with_address]
         made.append(_machine(cloud, wanted, params, reservation_id, index, own, now))
+    _doom(made, world.fault_use("partial-start", instance_type=name), options.boot_s)
     book.take({machine.id: of for machine, of in zip(made, held, strict=True)})
     if params.get("ClientToken"):
         cloud.tokens[params["ClientToken"]] = LaunchToken(fingerprint(params), [machine.id for machine in made])
@@ -302,6 +313,32 @@ def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) ->
 
 def _outside_blocks(cloud: Cloud, machines: list[Machine]) -> list[Machine]:
     return [m for m in machines if not cloud.book.is_block(cloud.book.reservation_of(m.id))]
+
+
+#: StateReasons of machines that die pending, as EC2 words them.
+DEATHS: Final = {
+    "Client.VolumeLimitExceeded": "Volume limit exceeded. You have exceeded the maximum gp3 storage in this region",
+    "Client.InternalError": "Client error on launch",
+    "Client.InvalidSnapshot.NotFound": "The snapshot of the image does not exist",
+    "Server.InsufficientInstanceCapacity": "There was insufficient capacity available to satisfy the launch request",
+    "Server.InternalError": "Internal error on launch",
+}
+
+
+def _doom(made: list[Machine], fault: Fault | None, boot_s: float) -> None:
+    """Let the last of these machines die before they run, as the fault says."""
+    if fault is None:
+        return
+    code = str(fault.parameters.get("reason") or "Server.InternalError")
+    for machine in made[-int(str(fault.parameters.get("count") or 1)) :]:
+        machine.death = [code, f"{code}: {DEATHS[code]}"]
+        machine.terminated_at = machine.launched_at + boot_s / 2
+
+
+def _place(cloud: Cloud, instance_type: str, zone: str) -> int:
+    """The first free place among the live machines of a type and zone: late machines fill gaps far apart."""
+    taken = {m.place for m in cloud.live(instance_type) if m.zone == zone}
+    return next(n for n in range(len(taken) + 1) if n not in taken)
 
 
 def _same_bucket(one: str, other: str) -> bool:
@@ -380,6 +417,7 @@ def _machine(
         volumes=[{**disk, "id": new_id("vol"), "tags": dict(volume_tags)} for disk in wanted.disks],
         tags=tags,
         launched_at=now,
+        place=_place(cloud, wanted.instance_type, subnet.availability_zone),
     )
     cloud.machines[machine.id] = machine
     return machine

@@ -17,7 +17,10 @@ from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.models.vpcs import VPC
 
+from sandbox.aws import gb200
 from sandbox.aws import options as o
+
+gb200.add()
 
 _lock = threading.Lock()
 
@@ -41,6 +44,7 @@ def seed(options: o.AwsOptions) -> None:
     """Make the VPC, subnet, security group and image, once a process."""
     zone = zone_named(options.region, options.zone)
     with _lock:
+        gb200.offer(options.region, zone.name, zone.zone_id)
         backend = backend_of(options.region)
         if o.VPC_ID in backend.vpcs:
             return
@@ -60,7 +64,8 @@ def seed(options: o.AwsOptions) -> None:
         backend.subnets[zone.name][subnet.id] = subnet
         subnet.add_tag("Name", "sandbox-private")
         _security_group(backend, vpc.id)
-        _image(backend, options.region)
+        _image(backend, options.region, o.IMAGE_ID, "x86_64")
+        _image(backend, options.region, o.ARM_IMAGE_ID, "arm64")
 
 
 def _security_group(backend: Any, vpc_id: str) -> None:
@@ -73,14 +78,14 @@ def _security_group(backend: Any, vpc_id: str) -> None:
         authorize(group.id, "-1", None, None, [], source_groups=itself, vpc_id=vpc_id)
 
 
-def _image(backend: Any, region: str) -> None:
-    backend.amis[o.IMAGE_ID] = Ami(
+def _image(backend: Any, region: str, image_id: str, architecture: str) -> None:
+    backend.amis[image_id] = Ami(
         backend,
-        o.IMAGE_ID,
-        name="sandbox-gpu-node",
+        image_id,
+        name=f"sandbox-gpu-node-{architecture}",
         description="Pretend GPU node image",
         virtualization_type="hvm",
-        architecture="x86_64",
+        architecture=architecture,
         root_device_type="ebs",
         root_device_name="/dev/sda1",
         region_name=f"{region}a",

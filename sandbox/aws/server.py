@@ -29,7 +29,7 @@ from sandbox.aws.joining import Joiner
 from sandbox.aws.launch import terminate
 from sandbox.aws.service import Service
 from sandbox.aws.services import services_of
-from sandbox.aws.state import Cloud
+from sandbox.aws.state import Cloud, new_id
 from sandbox.serving import ThreadedServer
 from sandbox.world import Fault, World
 
@@ -78,6 +78,7 @@ class AwsServer:
             "subnet_id": o.SUBNET_ID,
             "security_group_id": o.SECURITY_GROUP_ID,
             "image_id": o.IMAGE_ID,
+            "arm_image_id": o.ARM_IMAGE_ID,
         }
 
     def census(self) -> dict[str, int]:
@@ -110,6 +111,22 @@ class AwsServer:
         """End instances as an operator in AWS's console would. Raises ``AwsError`` for an unknown id."""
         with self.cloud.lock:
             terminate(self.cloud, instance_ids)
+
+    def plan_event(self, instance_id: str, code: str, hours: int) -> None:
+        """Let AWS plan something for an instance, to begin in so many hours. Raises KeyError for an unknown one."""
+        with self.cloud.lock:
+            begins = time.time() + hours * 3600
+            machine = self.cloud.machines[instance_id]
+            machine.planned.append(
+                {
+                    "id": new_id("instance-event"),
+                    "code": code,
+                    "description": "The instance is running on degraded hardware",
+                    "not_before": begins,
+                    "not_after": begins + 14 * 86_400,
+                }
+            )
+            self.cloud.save()
 
     # --- answering
 

@@ -75,6 +75,12 @@ class Machine:
     tags: dict[str, str]
     launched_at: float
     terminated_at: float | None = None
+    #: Its place among the machines of its type and zone, which decides the switches above it.
+    place: int = 0
+    #: Why it dies while it starts: code and message of its StateReason.
+    death: list[str] = field(default_factory=list)
+    #: What "AWS" has planned for it, as DescribeInstanceStatus lists it, instants in Unix seconds.
+    planned: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def node_name(self) -> str:
@@ -180,7 +186,7 @@ class Cloud:
     def state_of(self, machine: Machine, now: float | None = None) -> str:
         """pending until booted, running, then shutting-down for a while, then terminated."""
         now = time.time() if now is None else now
-        if machine.terminated_at is not None:
+        if machine.terminated_at is not None and now >= machine.terminated_at:
             return "terminated" if now >= machine.terminated_at + self.options.shutdown_s else "shutting-down"
         return "running" if now >= machine.launched_at + self.options.boot_s else "pending"
 

@@ -72,7 +72,7 @@ def instance(cloud: Cloud, backend: Any, machine: Machine) -> dict[str, Any]:
     }
     if machine.profile_arn:
         shown["IamInstanceProfile"] = {"Arn": machine.profile_arn, "Id": "AIPASANDBOXPROFILE000"}
-    if machine.terminated_at is not None:
+    if machine.terminated_at is not None and not machine.death:
         when = instant(machine.terminated_at).strftime("%Y-%m-%d %H:%M:%S GMT")
         shown["StateTransitionReason"] = f"User initiated ({when})"
         shown["StateReason"] = {
@@ -93,6 +93,9 @@ def instance(cloud: Cloud, backend: Any, machine: Machine) -> dict[str, Any]:
             "Code": "Server.CapacityBlockEnded",
             "Message": "Server.CapacityBlockEnded: EC2 takes the instances of a Capacity Block back before its end",
         }
+    if machine.death and name != "pending":
+        shown["StateTransitionReason"] = "Server.InternalError"
+        shown["StateReason"] = {"Code": machine.death[0], "Message": machine.death[1]}
     if name == "terminated":
         return shown
     shown |= {
@@ -270,7 +273,16 @@ def instance_status(machine: Machine, name: str, reachable: bool) -> dict[str, A
         "InstanceState": state(name),
         "InstanceStatus": summary,
         "SystemStatus": summary,
-        "Events": [],
+        "Events": [
+            {
+                "InstanceEventId": planned["id"],
+                "Code": planned["code"],
+                "Description": planned["description"],
+                "NotBefore": instant(planned["not_before"]),
+                "NotAfter": instant(planned["not_after"]),
+            }
+            for planned in machine.planned
+        ],
     }
 
 

@@ -34,8 +34,21 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "server-error": frozenset({"service", "operation", "shape", "times", "seconds"}),
     "export-lag": frozenset({"times", "seconds"}),
     "storage-fails": frozenset({"what", "times", "seconds"}),
+    "partial-start": frozenset({"type", "count", "reason", "times", "seconds"}),
+    "wrong-reservation": frozenset({"type", "times", "seconds"}),
+    "planned-event": frozenset({"node", "code", "hours"}),
     "payment-failed": frozenset({"times", "seconds"}),
 }
+
+#: What AWS may plan for a machine, and reasons for which machines die while they start.
+PLANNED: Final = ("instance-retirement", "instance-stop", "instance-reboot", "system-reboot", "system-maintenance")
+REASONS: Final = (
+    "Client.VolumeLimitExceeded",
+    "Client.InternalError",
+    "Client.InvalidSnapshot.NotFound",
+    "Server.InsufficientInstanceCapacity",
+    "Server.InternalError",
+)
 
 #: What of FSx can be told to fail.
 STORAGE: Final = ("file-system", "association")
@@ -75,6 +88,8 @@ def inject(stack: Stack, asked: Mapping[str, Any]) -> Done:
         done = _xid(stack, given)
     elif kind == "node-loss":
         done = _node_loss(stack, given)
+    elif kind == "planned-event":
+        done = _planned_event(stack, given)
     elif kind == "torn-checkpoint":
         done = _torn_checkpoint(stack, given)
     else:
@@ -171,6 +186,16 @@ def _node_loss(stack: Stack, given: Mapping[str, Any]) -> Done:
     return Done(f"{name} is cut off; its instance stays running, with failed status checks.")
 
 
+def _planned_event(stack: Stack, given: Mapping[str, Any]) -> Done:
+    code = str(given.get("code") or PLANNED[0])
+    if code not in PLANNED:
+        raise BadFault(f"code: {code!r} is none of {', '.join(PLANNED)}")
+    hours = _whole(given, "hours", 1, 24 * 14, 48) or 48
+    name = _node(stack, given)
+    stack.aws.plan_event(stack.world.nodes[name].instance_id, code, hours)
+    return Done(f"AWS plans {code} for {name} in {hours} h.")
+
+
 def _torn_checkpoint(stack: Stack, given: Mapping[str, Any]) -> Done:
     if stack.slurm is None:
         raise NoSuchThing("there is no Slurm in this sandbox, so no job writes checkpoints")
@@ -201,6 +226,16 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
     if kind == "no-capacity":
         parameters["instance_type"] = _word(given, "type")
         what = f"No capacity for {parameters['instance_type'] or 'any instance type'}"
+    elif kind in ("partial-start", "wrong-reservation"):
+        parameters["instance_type"] = _word(given, "type")
+        what = f"Launches into a reservation of {parameters['instance_type'] or 'any type'} miss it"
+        if kind == "partial-start":
+            reason = str(given.get("reason") or "Server.InternalError")
+            if reason not in REASONS:
+                raise BadFault(f"reason: {reason!r} is none of {', '.join(REASONS)}")
+            count = _whole(given, "count", 1, 1000, 1)
+            parameters |= {"count": count, "reason": reason}
+            what = f"{count} machines of a launch die while they start ({reason})"
     elif kind == "export-lag":
         what = "Exports to S3 lie in the queue"
     elif kind == "payment-failed":

@@ -10,9 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.audit.models import Entry, Event
+from apps.clusters.fleet_services import fleet_create
 from apps.clusters.models import Cluster, Fleet
 from apps.clusters.selectors import capacities, cluster_sentence
-from apps.clusters.services import cluster_create, cluster_update, fleet_create
+from apps.clusters.services import cluster_create, cluster_update
 from apps.connections.models import CloudAccount
 from apps.connections.selectors import account_sentence
 from apps.connections.services import AccountInUse, account_connect, account_observe, account_remove

@@ -228,6 +228,7 @@ class ComputeContract:
             "interfaces",
             "subnet-addresses",
             "security-groups",
+            "image",
             "vcpu-quota",
             "permission-to-launch",
         ]

@@ -135,14 +135,14 @@ class TestPreflightFailures:
 
     def test_quota_that_cannot_be_read_is_no_obstacle(self, compute: Ec2Compute, fleet: Fleet) -> None:
         other = replace(fleet.plan(), instance_type=TYPE)
-        from worker.providers.aws import preflight
+        from worker.providers.aws import preflight_capacity
 
-        original = dict(preflight.QUOTAS)
-        preflight.QUOTAS["p"] = ("Running On-Demand P instances", "L-00000000", ("p*",))
+        original = dict(preflight_capacity._ON_DEMAND)
+        preflight_capacity._ON_DEMAND["p"] = ("Running On-Demand P instances", "L-00000000", ("p*",))
         try:
             (check,) = [c for c in compute.preflight(other) if c.name == "vcpu-quota"]
         finally:
-            preflight.QUOTAS.update(original)
+            preflight_capacity._ON_DEMAND.update(original)
         assert check.passed
         assert "not readable" in check.detail
 

@@ -10,12 +10,8 @@ from worker.providers.aws.preflight import layout_problems
 from worker.providers.errors import InvalidRequest
 from worker.providers.values import InterfaceSpec
 
-#: p6e-gb200 is in no public instance type data; its layout comes from AWS's EFA guide.
-DESCRIBED = [name for name in SHAPES if instance_type(name) is not None]
-
-
-def test_every_described_type_is_checked() -> None:
-    assert set(SHAPES) - set(DESCRIBED) == {"p6e-gb200.36xlarge"}
+#: p6e-gb200 is in no public instance type data; the sandbox describes it by AWS's EFA guide.
+DESCRIBED = list(SHAPES)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -26,6 +22,10 @@ def test_layout_fits_the_type(name: str, backend: str) -> None:
     layout = interface_layout(name, backend)
     assert layout_problems(layout, described) == []
     efas = sum(1 for interface in layout if interface.kind != "interface")
+    if name == "p6e-gb200.36xlarge":
+        # Half the cards of a pair: 4 × 400 Gbps instead of 8 × 200.
+        assert [i.card for i in layout if i.kind != "interface"] == [1, 5, 9, 13]
+        return
     assert efas == described["NetworkInfo"]["EfaInfo"]["MaximumEfaInterfaces"]
 
 

@@ -421,7 +421,7 @@ class TestLiveCheck:
         launch = ["--subnet", SUBNET_ID, "--security-group", SECURITY_GROUP_ID, "--image", IMAGE_ID, "--nodes", "4"]
         assert live_check([*base, *launch]) == 0
         said = capsys.readouterr().out
-        assert said.count("\nok ") == 8
+        assert said.count("\nok ") == 9
         assert "FAIL" not in said
         assert server.cloud.census()["instances"] == 0
 

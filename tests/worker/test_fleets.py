@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from apps.audit.models import Event
+from apps.clusters.fleet_services import fleet_create, fleet_delete
 from apps.clusters.models import Cluster, Fleet, Node
 from apps.clusters.observations import SeenNode, cluster_nodes_observe
 from apps.clusters.selectors import fleet_sentence
-from apps.clusters.services import fleet_create, fleet_delete
 from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import InvalidInput
@@ -314,7 +314,7 @@ def test_the_sweep_removes_what_a_deleted_fleet_left(
         ({"instance_type": "p9.huge"}, "/instance_type"),
         ({"instance_type": "p6e-gb200.36xlarge"}, "/instance_type"),
         ({"nodes": 0}, "/nodes"),
-        ({"nodes": 101}, "/nodes"),
+        ({"nodes": 1001}, "/nodes"),
         ({"name": "Bad Name"}, "/name"),
         ({"subnet_id": "vpc-1"}, "/subnet_id"),
         ({"security_group_ids": []}, "/security_group_ids"),

@@ -15,8 +15,9 @@ from apps.capacity.states import PURCHASE_OPEN, SearchPhase
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
 from apps.checkpoints.states import CheckpointState
+from apps.clusters.fleet_services import FLEET_INTENT
 from apps.clusters.models import Cluster, Fleet
-from apps.clusters.services import CLUSTER_INTENT, FLEET_INTENT, clusters_connected
+from apps.clusters.services import CLUSTER_INTENT, clusters_connected
 from apps.clusters.states import FLEET_WORKING, ClusterPhase, FleetPhase
 from apps.connections.models import CloudAccount
 from apps.connections.services import INTENT as ACCOUNT_INTENT

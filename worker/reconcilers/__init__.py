@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from worker.collectors import ec2, exporters, slurm
 from worker.collectors import reservations as reserved
 from worker.engine import Reconciler
-from worker.reconcilers import accounts, clusters, file_systems, findings, fleets, jobs, nodes, purchases, reservations
+from worker.reconcilers import (
+    accounts,
+    clusters,
+    file_systems,
+    findings,
+    fleets,
+    jobs,
+    nodes,
+    preflights,
+    purchases,
+    reservations,
+)
 
 RECONCILERS: Mapping[str, Reconciler] = {
     "account.check": accounts.check,
@@ -22,6 +33,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "cluster.nodes": slurm.nodes,
     "cluster.exporters": exporters.read_all,
     "fleet.reconcile": fleets.reconcile,
+    "preflight.run": preflights.run,
     "file_system.reconcile": file_systems.reconcile,
     "node.drain": nodes.drain,
     "finding.respond": findings.respond,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
@@ -13,22 +13,12 @@ from worker.providers.aws import convert
 from worker.providers.aws.clients import Clients
 from worker.providers.aws.errors import DRY_RUN_PASSED, code_of
 from worker.providers.aws.layouts import addresses_per_node
-from worker.providers.errors import AccessDenied, NotFound, ProviderError, Unsupported
+from worker.providers.aws.preflight_capacity import check_quota, check_reservation
+from worker.providers.aws.sources import launch_data
+from worker.providers.errors import AccessDenied, NotFound, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import IpPermissionTypeDef, SubnetTypeDef
-
-#: On-demand vCPU quotas by the family's letter: name, and the code as a hint that is checked against the name.
-QUOTAS: Final = {
-    "p": ("Running On-Demand P instances", "L-417A185B", ("p*",)),
-    "g": ("Running On-Demand G and VT instances", "L-DB2E81BA", ("g*", "vt*")),
-}
-_STANDARD_QUOTA: Final = (
-    "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-    "L-1216C47A",
-    ("a*", "c*", "d*", "h*", "i*", "m*", "r*", "t*", "z*"),
-)
-_QUOTA_PAGES: Final = 10
 
 
 def _(template: str, /, **facts: object) -> v.Text:
@@ -63,9 +53,13 @@ class Preflight:
             ("interfaces", lambda: self._interfaces(plan)),
             ("subnet-addresses", lambda: self._addresses(plan, subnet)),
             ("security-groups", lambda: self._security_groups(plan)),
-            ("vcpu-quota", lambda: self._quota(plan)),
+            ("image", lambda: self._image(plan)),
+            ("reservation", lambda: check_reservation(self._clients, self._call, plan, subnet)),
+            ("vcpu-quota", lambda: check_quota(self._clients, self._call, plan)),
             ("permission-to-launch", lambda: self._dry_run(plan)),
         ]
+        if plan.source.kind in ("on-demand", "spot"):
+            steps = [(name, step) for name, step in steps if name != "reservation"]
         for name, step in steps:
             try:
                 passed, detail = step()
@@ -159,84 +153,24 @@ class Preflight:
         groups = ", ".join(plan.security_group_ids)
         return True, _("%(groups)s allow all traffic to and from themselves.", groups=groups)
 
-    def _quota(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
-        name, code, families = QUOTAS.get(plan.instance_type[:1], _STANDARD_QUOTA)
-        needed = plan.nodes * plan.vcpus_per_node
-        try:
-            limit = self._quota_value(name, code)
-        except (AccessDenied, NotFound, Unsupported) as exc:
-            return True, _(
-                "The quota “%(name)s” is not readable here (%(error)s); the launch needs %(needed)s vCPUs of it.",
-                name=name,
-                error=str(exc),
-                needed=f"{needed:,}",
-            )
-        used = self._vcpus_in_use(families)
-        sentence = _(
-            "“%(name)s” is %(limit)s vCPUs, %(used)s in use, %(nodes)s nodes need %(needed)s",
-            name=name,
-            limit=f"{limit:,.0f}",
-            used=f"{used:,}",
-            nodes=plan.nodes,
-            needed=f"{needed:,}",
-        )
-        if used + needed <= limit:
-            return True, v.Text("%(sentence)s.", {"sentence": sentence})
-        return False, _(
-            "%(sentence)s; ask AWS for at least %(vcpus)s (quota code %(code)s) or plan fewer nodes.",
-            sentence=sentence,
-            vcpus=f"{used + needed:,}",
-            code=code,
-        )
-
-    def _quota_value(self, name: str, code: str) -> float:
-        """The applied value, else AWS's default; searched by name where the code means another quota."""
-        quotas = self._clients.quotas
-        try:
-            with self._call("GetServiceQuota"):
-                answer = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
-        except NotFound:
-            with self._call("GetAWSDefaultServiceQuota"):
-                answer = quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)
-        quota = convert.part(answer, "Quota", "GetServiceQuota")
-        if quota.get("QuotaName") == name:
-            return float(quota.get("Value", 0))
-        token = ""
-        for _page in range(_QUOTA_PAGES):
-            more: Any = {"NextToken": token} if token else {}
-            with self._call("ListServiceQuotas"):
-                page = quotas.list_service_quotas(ServiceCode="ec2", MaxResults=100, **more)
-            for quota in convert.part(page, "Quotas", "ListServiceQuotas"):
-                if quota.get("QuotaName") == name:
-                    return float(quota.get("Value", 0))
-            token = str(page.get("NextToken") or "")
-            if not token:
-                break
-        raise NotFound(f"no quota is named “{name}”", source="aws", code="NoSuchQuotaName")
-
-    def _vcpus_in_use(self, families: tuple[str, ...]) -> int:
-        used, token = 0, ""
-        while True:
-            more: Any = {"NextToken": token} if token else {}
-            with self._call("DescribeInstances"):
-                page = self._clients.ec2.describe_instances(
-                    Filters=[
-                        {"Name": "instance-type", "Values": list(families)},
-                        {"Name": "instance-state-name", "Values": ["pending", "running"]},
-                    ],
-                    MaxResults=100,
-                    **more,
-                )
-            for reservation in convert.part(page, "Reservations", "DescribeInstances"):
-                for raw in reservation.get("Instances", []):
-                    cpu = raw.get("CpuOptions", {})
-                    used += int(cpu.get("CoreCount", 0)) * int(cpu.get("ThreadsPerCore", 1))
-            token = str(page.get("NextToken") or "")
-            if not token:
-                return used
+    def _image(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
+        with self._call("DescribeImages"):
+            answer = self._clients.ec2.describe_images(ImageIds=[plan.image_id])
+        images = convert.part(answer, "Images", "DescribeImages")
+        if not images:
+            return False, _("AWS knows no image %(image)s.", image=plan.image_id)
+        found = str(images[0].get("Architecture", ""))
+        facts = {"image": plan.image_id, "found": found, "type": plan.instance_type, "wanted": plan.architecture}
+        if plan.architecture and found != plan.architecture:
+            return False, _("%(image)s is for %(found)s, %(type)s needs %(wanted)s.", **facts)
+        state = str(images[0].get("State", "available"))
+        if state != "available":
+            return False, _("%(image)s is %(state)s.", image=plan.image_id, state=state)
+        return True, _("%(image)s is for %(found)s, as %(type)s needs it.", **facts)
 
     def _dry_run(self, plan: v.LaunchPlan) -> tuple[bool, v.Text]:
         interfaces: Any = convert.interface_specifications(plan.interfaces, plan.subnet_id, plan.security_group_ids)
+        source: Any = launch_data(plan.source)
         try:
             with self._call("RunInstances (dry run)"):
                 try:
@@ -247,6 +181,7 @@ class Preflight:
                         MinCount=plan.nodes,
                         MaxCount=plan.nodes,
                         NetworkInterfaces=interfaces,
+                        **source,
                     )
                 except ClientError as exc:
                     if code_of(exc) != DRY_RUN_PASSED:
@@ -254,7 +189,8 @@ class Preflight:
                     return True, _("AWS would accept the launch (dry run).")
         except AccessDenied as exc:
             return False, _(
-                "Our credentials may not launch: %(error)s. Allow ec2:RunInstances for this role.", error=str(exc)
+                "The account's role may not launch: %(error)s. Allow it ec2:RunInstances, as the policy document does.",
+                error=str(exc),
             )
         except ProviderError as exc:
             return False, _("AWS would refuse the launch: %(error)s", error=str(exc))
