@@ -27,7 +27,7 @@ from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, Tra
 from apps.core.said import said
 from apps.intents.services import intent_ask
 from apps.teams.models import Team
-from apps.teams.permissions import Actor
+from apps.teams.permissions import Actor, system_actor
 
 FLEET_INTENT = "fleet.reconcile"
 PREFLIGHT_INTENT = "preflight.run"
@@ -312,4 +312,17 @@ def fleet_delete(*, actor: Actor, fleet: Fleet, expected_version: int) -> None:
             fleet.spec_update(expected_version, delete_requested_at=clock.now(), generation=fleet.generation + 1)
             record(actor, "fleet.delete", "fleet", fleet.uid, before={"name": fleet.name, "nodes": fleet.nodes})
             event("fleet", fleet.uid, "FleetDeleteRequested", f"deletion asked for by {actor.name}")
+        intent_ask(FLEET_INTENT, fleet.uid)
+
+
+def fleet_end(fleet: Fleet, reason: str) -> None:
+    """The portal's own decision to tear a fleet down whose capacity ends; jobs on it do not keep it."""
+    with transaction.atomic():
+        changed = Fleet.objects.filter(pk=fleet.pk, delete_requested_at__isnull=True).update(
+            delete_requested_at=clock.now(), generation=fleet.generation + 1, version=fleet.version + 1
+        )
+        if changed:
+            actor = system_actor("block clock")
+            record(actor, "fleet.delete", "fleet", fleet.uid, before={"name": fleet.name}, after={"reason": reason})
+            event("fleet", fleet.uid, "FleetDeleteRequested", f"deletion asked for by {reason}")
         intent_ask(FLEET_INTENT, fleet.uid)

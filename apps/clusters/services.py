@@ -19,7 +19,7 @@ from apps.connections.services import account_claim, check_reference
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
 from apps.intents.services import intent_ask
-from apps.teams.permissions import Actor, system_actor
+from apps.teams.permissions import Actor
 
 CLUSTER_INTENT = "cluster.connect"
 NODE_INTENT = "node.drain"
@@ -250,16 +250,3 @@ def clusters_connected() -> list[Cluster]:
     """Clusters whose collectors should run: those with a scheduler that the worker can ask."""
     rows = Cluster.objects.filter(phase__in=[ClusterPhase.READY, ClusterPhase.UNREACHABLE]).select_related("account")
     return [cluster for cluster in rows if cluster.takes_jobs]
-
-
-def fleet_end(fleet: Fleet, reason: str) -> None:
-    """The portal's own decision to tear a fleet down whose capacity ends; jobs on it do not keep it."""
-    with transaction.atomic():
-        changed = Fleet.objects.filter(pk=fleet.pk, delete_requested_at__isnull=True).update(
-            delete_requested_at=clock.now(), generation=fleet.generation + 1, version=fleet.version + 1
-        )
-        if changed:
-            actor = system_actor("block clock")
-            record(actor, "fleet.delete", "fleet", fleet.uid, before={"name": fleet.name}, after={"reason": reason})
-            event("fleet", fleet.uid, "FleetDeleteRequested", f"deletion asked for by {reason}")
-        intent_ask(FLEET_INTENT, fleet.uid)

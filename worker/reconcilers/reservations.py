@@ -18,8 +18,9 @@ from apps.capacity import rules
 from apps.capacity.models import Reservation
 from apps.capacity.selectors import reservation_by_uid
 from apps.capacity.states import BLOCKS, LIVE, PREPAID, ReservationPhase
+from apps.clusters.fleet_services import FLEET_INTENT, fleet_end
 from apps.clusters.models import Fleet, Node
-from apps.clusters.services import FLEET_INTENT, fleet_end, node_drain
+from apps.clusters.services import node_drain
 from apps.clusters.states import FleetPhase, NodePhase
 from apps.core import clock
 from apps.core.said import said
