@@ -38,6 +38,7 @@ urlpatterns = [
     path("", include("apps.connections.urls")),
     path("", include("apps.catalog.urls")),
     path("", include("apps.storage.urls")),
+    path("", include("apps.capacity.urls")),
     path("", include("apps.clusters.urls")),
     path("", include("apps.health.urls")),
     path("", include("apps.checkpoints.urls")),

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from apps.core.said import said
+from tests.demo_capacity import demo_capacity
 from tests.demo_rows import DemoRows, _Seed
 from tests.demo_storage import demo_storage
 
@@ -70,6 +71,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _month(seed)
     _limits(seed)
     demo_storage(seed)
+    demo_capacity(seed)
     from apps.audit.services import seal
 
     seal(100_000)

@@ -36,6 +36,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
     django.setup()
     from django.core.management import call_command
 
+    from apps.capacity.models import OfferingSearch, Purchase, Reservation
     from apps.checkpoints.models import Checkpoint
     from apps.clusters.models import Cluster, Fleet, Node
     from apps.connections.models import CloudAccount
@@ -101,6 +102,14 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")
         ),
         ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
+        ("calendar", "operator", "/calendar"),
+        ("reservation", "operator", f"/capacity/reservations/{uid(Reservation, name='pretrain-w48')}"),
+        ("purchases", "operator", "/capacity/purchases"),
+        ("purchase-asked", "operator", f"/capacity/purchases/{uid(Purchase, name='epoch-2')}"),
+        ("purchase-unknown", "operator", f"/capacity/purchases/{uid(Purchase, name='ablations')}"),
+        ("offering-search-new", "operator", "/capacity/search"),
+        ("offering-search", "operator", f"/capacity/searches/{uid(OfferingSearch, phase='DONE')}"),
+        ("odcr-new", "operator", "/capacity/odcr/new"),
         ("storage", "operator", "/storage"),
         ("storage-compare", "owner", "/storage/compare"),
         ("file-system-new", "operator", "/storage/new"),

@@ -55,6 +55,7 @@ _MAP: tuple[tuple[Any, tuple[tuple[Any, str, str, str], ...]], ...] = (
         _("Capacity"),
         (
             (_("Clusters"), "clusters", "server", "clusters.view"),
+            (_("Calendar"), "calendar", "calendar-days", "capacity.view"),
             (_("Storage"), "storage", "hard-drive", "storage.view"),
             (_("Catalog"), "catalog", "table-2", "catalog.view"),
         ),

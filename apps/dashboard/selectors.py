@@ -10,6 +10,13 @@ from django.db.models import Q
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
+from apps.capacity.selectors import (
+    blocks_ending,
+    purchase_sentence,
+    purchases_waiting_for,
+    reservation_sentence,
+)
+from apps.capacity.states import PURCHASE_COLOURS
 from apps.clusters.models import Fleet
 from apps.clusters.selectors import (
     Capacity,
@@ -105,6 +112,7 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
         for job in mine.order_by("-phase_since", "-id")[:most]
     ]
     needs += [_finding_need(row) for row in _open_findings(actor)[:most]]
+    needs += _capacity_needs(actor)
     if actor.everywhere("clusters.operate"):
         broken = fleets_visible_to(actor).filter(phase__in=[FleetPhase.FAILED, FleetPhase.DEGRADED])
         needs += [
@@ -112,6 +120,21 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
             for f in broken[:most]
         ]
     return sorted(needs, key=lambda n: (n.colour != "bad", -n.at.timestamp()))[:most]
+
+
+def _capacity_needs(actor: Actor) -> list[Need]:
+    """Purchases that wait for this person, and blocks of theirs that end within a day."""
+    needs = [
+        Need(PURCHASE_COLOURS[p.phase], p.name, purchase_sentence(p), page_address("purchase", p.uid), p.phase_since)
+        for p in purchases_waiting_for(actor)[:8]
+    ]
+    if actor.holds("capacity.view"):
+        mine = actor.team_ids("jobs.view")
+        for row in blocks_ending():
+            if actor.everywhere("capacity.operate") or row.team_id in mine:
+                url = page_address("reservation", row.uid)
+                needs.append(Need("warn", str(row), reservation_sentence(row), url, row.phase_since))
+    return needs
 
 
 def _open_findings(actor: Actor) -> list[Finding]:

@@ -20,6 +20,13 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-edit", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
     ("mount-new", "cluster", "operators"),
+    ("calendar", "", "everyone"),
+    ("reservation", "reservation", "everyone"),
+    ("purchases", "", "everyone"),
+    ("purchase", "purchase", "team"),
+    ("offering-search-new", "", "operators"),
+    ("offering-search", "search", "operators"),
+    ("odcr-new", "", "operators"),
     ("storage", "", "everyone"),
     ("storage-compare", "", "everyone"),
     ("file-system", "file_system", "everyone"),
@@ -55,6 +62,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
 
 def argument(site: DemoRows, about: str) -> list[Any]:
     """The address's argument for what it is about."""
+    from apps.capacity.models import OfferingSearch, Purchase, Reservation
     from apps.checkpoints.models import Checkpoint
     from apps.connections.models import CloudAccount
     from apps.storage.models import FileSystem
@@ -72,6 +80,12 @@ def argument(site: DemoRows, about: str) -> list[Any]:
             return [Checkpoint.objects.get(state="TORN", series__name="sft-instruct-v3").uid]
         case "file_system":
             return [FileSystem.objects.get(name="train-scratch").uid]
+        case "reservation":
+            return [Reservation.objects.get(name="pretrain-w48").uid]
+        case "purchase":
+            return [Purchase.objects.get(name="ablations").uid]
+        case "search":
+            return [OfferingSearch.objects.latest("id").uid]
         case "team":
             return ["nlp"]
         case "account":
