@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from apps.audit import api as audit
+from apps.capacity import api as capacity
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
@@ -30,6 +31,16 @@ urlpatterns = [
     path("accounts", connections.Accounts.as_view(), name="accounts"),
     path("accounts/<str:uid>", connections.Account.as_view(), name="account"),
     path("instance-types", catalog.InstanceTypes.as_view(), name="instance-types"),
+    path("reservations", capacity.Reservations.as_view(), name="reservations"),
+    path("reservations/<str:uid>", capacity.ReservationDetail.as_view(), name="reservation"),
+    path("offering-searches", capacity.Searches.as_view(), name="offering-searches"),
+    path("offering-searches/<str:uid>", capacity.SearchDetail.as_view(), name="offering-search"),
+    path("purchases", capacity.Purchases.as_view(), name="purchases"),
+    path("purchases/<str:uid>", capacity.PurchaseDetail.as_view(), name="purchase"),
+    path("purchases/<str:uid>/approve", capacity.PurchaseDecision.as_view(verb="approve"), name="purchase-approve"),
+    path("purchases/<str:uid>/reject", capacity.PurchaseDecision.as_view(verb="reject"), name="purchase-reject"),
+    path("purchases/<str:uid>/resolve", capacity.PurchaseDecision.as_view(verb="resolve"), name="purchase-resolve"),
+    path("purchases/<str:uid>/withdraw", capacity.PurchaseWithdraw.as_view(), name="purchase-withdraw"),
     path("file-systems", storage.FileSystems.as_view(), name="file-systems"),
     path("file-systems/<str:uid>", storage.FileSystemDetail.as_view(), name="file-system"),
     path("file-systems/<str:uid>/associations", storage.Associations.as_view(), name="associations"),

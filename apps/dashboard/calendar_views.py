@@ -9,33 +9,19 @@ from django.shortcuts import render
 from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django_filters import FilterSet
 
-from apps.capacity.models import Reservation
+from apps.capacity.filters import ReservationFilter
 from apps.capacity.permissions import can_operate_capacity
 from apps.capacity.selectors import purchases_waiting_for, reservations_visible_to
 from apps.capacity.states import COLOURS, ReservationKind, ReservationPhase
 from apps.core import clock
 from apps.core.errors import BadQuery
-from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx
 from apps.core.lists import filtered_rows
 from apps.core.pages import Page
 from apps.dashboard.calendar import SPANS, calendar_of
 
 DEFAULT_DAYS = 28
-
-
-class ReservationFilter(FilterSet):  # type: ignore[misc]
-    """By kind, phase and text."""
-
-    kind = ChoicesFilter("kind", values=[c.value for c in ReservationKind])
-    phase = ChoicesFilter("phase", values=[c.value for c in ReservationPhase])
-    q = TextFilter("name", "provider_id", "instance_type", "team__slug", "account__name")
-
-    class Meta:
-        model = Reservation
-        fields: list[str] = []
 
 
 class CalendarPage(Page):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.urls import URLPattern, get_resolver
 
+from apps.capacity.models import OfferingSearch, Purchase, Reservation
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.models import Fleet, Mount, Node
 from apps.connections.models import CloudAccount
@@ -78,7 +79,23 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     file_system = FileSystem.objects.create(account=account, name="scratch", phase="AVAILABLE", provider_id="fs-1")
     association = RepositoryAssociation.objects.create(file_system=file_system, path="/c", repository="s3://b/c/")
     mount = Mount.objects.create(cluster=cluster, kind="nvme", path="/scratch", purpose="scratch")
+    reservation = Reservation.objects.create(
+        account=account, kind="odcr", instance_type="p5.48xlarge", instances=1, phase="ACTIVE", provider_id="cr-1"
+    )
+    search = OfferingSearch.objects.create(account=account, kind="capacity-block", criteria={}, asked_by="user:0")
+    purchase = Purchase.objects.create(
+        account=account,
+        kind="capacity-block",
+        name="b",
+        instance_type="p5.48xlarge",
+        instances=1,
+        key="k",
+        requested_by="user:0",
+    )
     return {
+        "reservations": reservation.uid,
+        "offering-searches": search.uid,
+        "purchases": purchase.uid,
         "file-systems": file_system.uid,
         "associations": association.uid,
         "mounts": mount.uid,
