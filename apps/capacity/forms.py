@@ -198,5 +198,5 @@ class ResolveForm(PortalForm):
 
     provider_id = forms.CharField(max_length=200, required=False)
     reason = forms.CharField(
-        label=gettext_lazy("How you know"), max_length=500, required=False, widget=forms.Textarea(attrs={"rows": 2})
+        label=gettext_lazy("How you know"), max_length=500, widget=forms.Textarea(attrs={"rows": 2})
     )
