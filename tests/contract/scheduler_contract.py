@@ -255,6 +255,21 @@ class SchedulerContract:
         until("the end of its child", lambda: not Path(f"/proc/{sleeper}").exists(), 15)
         (site.work_dir / "sleeper.txt").unlink()
 
+    def test_signal_reaches_the_script_and_does_not_end_it(self, site: Site, scheduler: SlurmScheduler) -> None:
+        script = "trap 'echo saved > saved.txt' USR1\ntouch ready.txt\nfor i in $(seq 60); do sleep 1; done"
+        job_id = scheduler.submit(self.request(site, script)).scheduler_id
+        self.running(scheduler, job_id)
+        until("the trap", lambda: (site.work_dir / "ready.txt").exists(), 15)
+        scheduler.signal(job_id, "USR1")
+        until("the answer to the signal", lambda: (site.work_dir / "saved.txt").exists(), 15)
+        assert scheduler.job(job_id).state == "RUNNING"
+        scheduler.cancel(job_id)
+        self.ended(scheduler, job_id)
+        for name in ("ready.txt", "saved.txt"):
+            (site.work_dir / name).unlink()
+        with pytest.raises(e.NotFound):
+            scheduler.signal("9999999", "USR1")
+
     def test_job_that_ignores_the_signal_is_killed(self, site: Site, scheduler: SlurmScheduler) -> None:
         script = "trap '' TERM\nfor i in $(seq 60); do sleep 1; done"
         job_id = scheduler.submit(self.request(site, script)).scheduler_id

@@ -184,7 +184,7 @@ def test_a_worker_that_dies_at_any_point_buys_at_most_once(
             reason="nothing in the console",
         )
         assert purchase.phase == "FAILED"
-        outcome = "not bought; UNKNOWN until a person resolved it"
+        outcome = "unknown, then resolved by a person: not bought"
     else:
         assert (count, purchase.phase) == (1, "BOUGHT")
         assert purchase.reservation is not None
@@ -382,7 +382,7 @@ def test_an_account_that_allows_no_purchases_sells_nothing(
         ({"end_at": clock.now() + timedelta(hours=2)}, "/end_date"),
     ],
 )
-def test_bad_searches_name_their_field(changes: Any, pointer: str, account: Any, operator: Any) -> None:
+def test_bad_input_of_a_search_names_its_field(changes: Any, pointer: str, account: Any, operator: Any) -> None:
     asked = {"instance_type": TYPE, "instances": 2, "days": 1, **changes}
     with pytest.raises(InvalidInput) as caught:
         offering_search(actor=actor_of(operator), account=account, kind="capacity-block", **asked)

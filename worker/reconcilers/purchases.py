@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.db import transaction
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_noop as _
 
@@ -241,16 +242,19 @@ def _fields(one: cv.SeenReservation) -> dict[str, Any]:
 
 def _extended(purchase: Purchase) -> Outcome:
     row = reservation_by_uid(purchase.extends.uid) if purchase.extends is not None else None
+    upfront = each = None
     if row is not None:
-        upfront = None
         if row.usd_upfront is not None and purchase.usd_upfront is not None:
             upfront = row.usd_upfront + purchase.usd_upfront
         hours = 0.0
         if row.start_at is not None and purchase.end_at is not None:
             hours = (purchase.end_at - row.start_at).total_seconds() / 3600
         each = rules.usd_per_instance_hour(upfront, row.instances, hours)
-        Reservation.objects.filter(pk=row.pk).update(usd_upfront=upfront, usd_per_hour=each)
-    observations.purchase_move(purchase, PurchasePhase.BOUGHT, "", reservation=row)
+    # One commit: a crash between the two would add the price twice.
+    with transaction.atomic():
+        if row is not None:
+            Reservation.objects.filter(pk=row.pk).update(usd_upfront=upfront, usd_per_hour=each)
+        observations.purchase_move(purchase, PurchasePhase.BOUGHT, "", reservation=row)
     return DONE
 
 
