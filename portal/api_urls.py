@@ -6,6 +6,7 @@ from django.urls import path, re_path
 
 from apps.audit import api as audit
 from apps.capacity import api as capacity
+from apps.capacity import orphan_api as orphans
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
@@ -41,6 +42,10 @@ urlpatterns = [
     path("purchases/<str:uid>/reject", capacity.PurchaseDecision.as_view(verb="reject"), name="purchase-reject"),
     path("purchases/<str:uid>/resolve", capacity.PurchaseDecision.as_view(verb="resolve"), name="purchase-resolve"),
     path("purchases/<str:uid>/withdraw", capacity.PurchaseWithdraw.as_view(), name="purchase-withdraw"),
+    path("orphans", orphans.Orphans.as_view(), name="orphans"),
+    path("orphans/<str:uid>/remove", orphans.OrphanDecision.as_view(verb="remove"), name="orphan-remove"),
+    path("orphans/<str:uid>/keep", orphans.OrphanDecision.as_view(verb="keep"), name="orphan-keep"),
+    path("orphans/<str:uid>/release", orphans.OrphanDecision.as_view(verb="release"), name="orphan-release"),
     path("file-systems", storage.FileSystems.as_view(), name="file-systems"),
     path("file-systems/<str:uid>", storage.FileSystemDetail.as_view(), name="file-system"),
     path("file-systems/<str:uid>/associations", storage.Associations.as_view(), name="associations"),

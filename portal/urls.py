@@ -37,6 +37,7 @@ urlpatterns = [
     path("accounts/", include(_accounts)),
     path("", include("apps.connections.urls")),
     path("", include("apps.catalog.urls")),
+    path("", include("apps.capacity.orphan_urls")),
     path("", include("apps.storage.urls")),
     path("", include("apps.capacity.urls")),
     path("", include("apps.clusters.urls")),

@@ -72,11 +72,45 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _limits(seed)
     demo_storage(seed)
     demo_capacity(seed)
+    _orphans()
     from apps.audit.services import seal
 
     seal(100_000)
     _checks()
     return rows
+
+
+def _orphans() -> None:
+    """A machine of a deleted fleet, one of a portal that is no more, and a template someone keeps."""
+    from apps.capacity.orphan_models import Orphan
+    from apps.connections.models import CloudAccount
+    from apps.core import clock
+
+    account = CloudAccount.objects.get(name="research")
+    for kind, provider_id, phase, columns in (
+        (
+            "instance",
+            "i-0f0e0d0c0b0a09080",
+            "FOUND",
+            {"instance_type": "p5.48xlarge", "usd_per_hour": Decimal("55.04"), "has_row": True, "state": "running"},
+        ),
+        (
+            "instance",
+            "i-0a1a2a3a4a5a6a7a8",
+            "FOUND",
+            {"instance_type": "g6.48xlarge", "usd_per_hour": Decimal("13.3504"), "state": "running"},
+        ),
+        ("launch-template", "lt-0a1a2a3a4a5a6a7a8", "KEPT", {"kept_by": "operator", "kept_reason": "for the audit"}),
+    ):
+        Orphan.objects.create(
+            account=account,
+            kind=kind,
+            provider_id=provider_id,
+            phase=phase,
+            tagged_uid="flt_01j9zk3v5q8w2x4y6z7a8b9c0d",
+            first_seen_at=clock.now() - timedelta(minutes=12),
+            **columns,
+        )
 
 
 def _failed_fleet(seed: _Seed) -> None:

@@ -110,6 +110,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("offering-search-new", "operator", "/capacity/search"),
         ("offering-search", "operator", f"/capacity/searches/{uid(OfferingSearch, phase='DONE')}"),
         ("odcr-new", "operator", "/capacity/odcr/new"),
+        ("orphans", "operator", "/orphans"),
         ("storage", "operator", "/storage"),
         ("storage-compare", "owner", "/storage/compare"),
         ("file-system-new", "operator", "/storage/new"),

@@ -16,6 +16,7 @@ class OrphanKind(TextChoices):
     NETWORK_INTERFACE = "network-interface", _("Network interface")
     LAUNCH_TEMPLATE = "launch-template", _("Launch template")
     PLACEMENT_GROUP = "placement-group", _("Placement group")
+    FILE_SYSTEM = "file-system", _("File system")
 
 
 class OrphanPhase(TextChoices):

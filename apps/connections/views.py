@@ -47,9 +47,14 @@ WORDS: Words = {
         _("AWS knows us: %(what)s") % {"what": e.text.removeprefix("connected as ")},
     ),
     "AccountFailed": lambda e: ("bad", _("AWS could not be reached: %(error)s") % {"error": e.text}),
+    "OrphanFound": lambda e: (
+        "warn",
+        _("Sweep: %(kind)s %(id)s carries our tag and belongs to nothing here")
+        % {"kind": e.data.get("kind", "–"), "id": e.data.get("provider_id", "–")},
+    ),
     "OrphanRemoved": lambda e: (
         "warn",
-        _("Sweep: removed %(kind)s %(id)s, which belonged to no fleet")
+        _("Sweep: %(kind)s %(id)s, which belonged to nothing, is gone")
         % {"kind": e.data.get("kind", "–"), "id": e.data.get("provider_id", "–")},
     ),
     "AccountChanged": lambda e: (

@@ -56,6 +56,7 @@ _MAP: tuple[tuple[Any, tuple[tuple[Any, str, str, str], ...]], ...] = (
         (
             (_("Clusters"), "clusters", "server", "clusters.view"),
             (_("Calendar"), "calendar", "calendar-days", "capacity.view"),
+            (_("Orphans"), "orphans", "ghost", "capacity.operate"),
             (_("Storage"), "storage", "hard-drive", "storage.view"),
             (_("Catalog"), "catalog", "table-2", "catalog.view"),
         ),

@@ -10,6 +10,8 @@ from django.db.models import Q
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
+from apps.capacity.orphan_selectors import orphan_sentence, orphans_visible_to
+from apps.capacity.orphan_states import ORPHAN_COLOURS, OrphanPhase
 from apps.capacity.selectors import (
     blocks_ending,
     purchase_sentence,
@@ -119,6 +121,10 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
             Need(FLEET_COLOURS[f.phase], str(f), fleet_sentence(f), _fleet_address(f), f.phase_since)
             for f in broken[:most]
         ]
+    needs += [
+        Need(ORPHAN_COLOURS[o.phase], o.provider_id, orphan_sentence(o), page_address("orphans"), o.first_seen_at)
+        for o in orphans_visible_to(actor).filter(phase=OrphanPhase.FOUND)[:most]
+    ]
     return sorted(needs, key=lambda n: (n.colour != "bad", -n.at.timestamp()))[:most]
 
 

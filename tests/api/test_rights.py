@@ -8,6 +8,7 @@ import pytest
 from django.urls import URLPattern, get_resolver
 
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
+from apps.capacity.orphan_models import Orphan
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.models import Fleet, Mount, Node
 from apps.connections.models import CloudAccount
@@ -92,6 +93,7 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
         key="k",
         requested_by="user:0",
     )
+    orphan = Orphan.objects.create(account=account, kind="instance", provider_id="i-1", tagged_uid="flt_gone")
     return {
         "reservations": reservation.uid,
         "offering-searches": search.uid,
@@ -99,6 +101,7 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
         "file-systems": file_system.uid,
         "associations": association.uid,
         "mounts": mount.uid,
+        "orphans": orphan.uid,
         "jobs": job.uid,
         "accounts": account.uid,
         "clusters": cluster.uid,

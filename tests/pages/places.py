@@ -27,6 +27,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("offering-search-new", "", "operators"),
     ("offering-search", "search", "operators"),
     ("odcr-new", "", "operators"),
+    ("orphans", "", "operators"),
     ("storage", "", "everyone"),
     ("storage-compare", "", "everyone"),
     ("file-system", "file_system", "everyone"),

@@ -219,7 +219,7 @@ def test_an_account_tells_its_identity_and_what_the_sweep_did(sign_in: SignIn, m
     research = CloudAccount.objects.get(name="research")
     text = client.get(f"/connections/{research.uid}").content.decode()
     assert "assumed-role/quarterdeck/portal" in text
-    assert "removed network-interface eni-0f00ba4" in text
+    assert "network-interface eni-0f00ba4, which belonged to nothing, is gone" in text
     old = CloudAccount.objects.get(name="old-lab")
     assert "InvalidClientTokenId" in client.get(f"/connections/{old.uid}").content.decode()
 
