@@ -55,13 +55,19 @@ class Holder:
 
 
 def account_holders(account: CloudAccount) -> list[Holder]:
-    """What keeps an account from being removed: its clusters, file systems and fleets."""
+    """What keeps an account from being removed: its clusters, file systems, reservations, purchases, fleets."""
     # By the relations' names: clusters live on a higher floor.
     found: list[Holder] = []
     for cluster in getattr(account, "clusters").exclude(phase="DELETED").order_by("name"):  # noqa: B009
         found.append(Holder("cluster", cluster.uid, cluster.name))
     for fs in getattr(account, "file_systems").exclude(phase="DELETED").order_by("name"):  # noqa: B009
         found.append(Holder("file-system", fs.uid, fs.name))
+    # What was only found there goes on without the portal; what was reserved here is paid for and watched.
+    ended = ("EXPIRED", "CANCELLED", "FAILED")
+    for row in getattr(account, "reservations").exclude(phase__in=ended).filter(is_adopted=False):  # noqa: B009
+        found.append(Holder("reservation", row.uid, row.name))
+    for row in getattr(account, "purchases").filter(phase__in=("APPROVED", "BUYING", "UNKNOWN")):  # noqa: B009
+        found.append(Holder("purchase", row.uid, row.name))
     return found + [Holder("fleet", fleet.uid, str(fleet)) for fleet in live_fleets(account)]
 
 

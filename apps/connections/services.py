@@ -162,6 +162,8 @@ def account_remove(*, actor: Actor, account: CloudAccount, expected_version: int
                 "cluster": _("cluster %(name)s"),
                 "fleet": _("fleet %(name)s"),
                 "file-system": _("file system %(name)s"),
+                "reservation": _("reservation %(name)s"),
+                "purchase": _("purchase %(name)s"),
             }
             names = ", ".join(words[holder.kind] % {"name": holder.name} for holder in holders[:20])
             raise AccountInUse(

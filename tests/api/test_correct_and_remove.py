@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.audit.models import Entry, Event
+from apps.capacity.models import Reservation
 from apps.clusters.fleet_services import fleet_create
 from apps.clusters.models import Cluster, Fleet
 from apps.clusters.selectors import capacities, cluster_sentence
@@ -417,3 +418,16 @@ def test_only_an_administrator_lets_capacity_be_bought(as_user: Any, admin: Any,
     assert not account.allows_purchases
     answer = as_user(admin).send("PATCH", f"accounts/{account.uid}", body, If_Match='"1"')
     assert (answer.status_code, answer.json()["allows_purchases"]) == (200, True)
+
+
+@pytest.mark.parametrize(("phase", "holds"), [("ACTIVE", True), ("EXPIRED", False)])
+def test_an_account_with_reserved_capacity_stays(admin: Any, phase: str, holds: bool) -> None:
+    account = CloudAccount.objects.create(name="main", region="us-east-2", phase="CONNECTED")
+    Reservation.objects.create(
+        account=account, kind="odcr", name="train", instance_type="p5.48xlarge", instances=1, phase=phase
+    )
+    if holds:
+        with pytest.raises(AccountInUse, match="reservation train"):
+            account_remove(actor=actor_of(admin), account=account, expected_version=1)
+    else:
+        account_remove(actor=actor_of(admin), account=account, expected_version=1)
