@@ -11,6 +11,8 @@ from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
 from apps.clusters import mount_api as mounts
+from apps.clusters import preflight_api as preflights
+from apps.clusters import topology_views as topology
 from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
@@ -55,6 +57,10 @@ urlpatterns = [
     path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
     path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
     path("mounts/<str:uid>", mounts.MountDetail.as_view(), name="mount"),
+    path("clusters/<str:uid>/topology", topology.Topology.as_view(), name="topology"),
+    path("preflights", preflights.Preflights.as_view(), name="preflights"),
+    path("preflights/<str:uid>", preflights.PreflightDetail.as_view(), name="preflight"),
+    path("fleets/<str:uid>/replace", preflights.FleetReplace.as_view(), name="fleet-replace"),
     path("fleets", clusters.Fleets.as_view(), name="fleets"),
     path("fleets/<str:uid>", clusters.FleetDetail.as_view(), name="fleet"),
     path("nodes", clusters.Nodes.as_view(), name="nodes"),

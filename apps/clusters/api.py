@@ -9,6 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.capacity.selectors import reservation_for
 from apps.clusters.fleet_services import fleet_create, fleet_delete
 from apps.clusters.models import Cluster, Fleet, FleetStep, Node
 from apps.clusters.selectors import (
@@ -30,7 +31,7 @@ from apps.clusters.services import (
     node_drain,
     node_resume,
 )
-from apps.clusters.states import FleetPhase, NodePhase
+from apps.clusters.states import CapacitySource, FleetPhase, NodePhase
 from apps.connections.selectors import account_for
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
 from apps.core.errors import field_refusal
@@ -132,6 +133,8 @@ class FleetSerializer(serializers.ModelSerializer[Fleet]):
 
     cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     team: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    reservation: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="uid", read_only=True)
+    conditions = serializers.SerializerMethodField()
     steps = StepSerializer(many=True, read_only=True)
     sentence = serializers.SerializerMethodField()
 
@@ -148,6 +151,12 @@ class FleetSerializer(serializers.ModelSerializer[Fleet]):
             "security_group_ids",
             "image_id",
             "partition",
+            "source",
+            "reservation",
+            "other_instance_types",
+            "other_subnet_ids",
+            "zones_named",
+            "conditions",
             "usd_per_hour",
             "price_source",
             "phase",
@@ -166,6 +175,10 @@ class FleetSerializer(serializers.ModelSerializer[Fleet]):
             "version",
         ]
 
+    def get_conditions(self, fleet: Fleet) -> list[dict[str, Any]]:
+        """What a person should know now."""
+        return list(told(fleet.conditions))
+
     def get_sentence(self, fleet: Fleet) -> str:
         """What is going on."""
         return fleet_sentence(fleet)
@@ -183,6 +196,12 @@ class FleetCreateSerializer(serializers.Serializer[Any]):
     image_id = serializers.CharField(max_length=40)
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     team = serializers.CharField(required=False, help_text="Slug of the team that pays; empty: shared.")
+    source = serializers.ChoiceField(  # type: ignore[assignment]
+        choices=CapacitySource.choices, default=CapacitySource.ON_DEMAND
+    )
+    reservation = serializers.CharField(required=False, default="", allow_blank=True, help_text="uid of a reservation.")
+    other_instance_types = serializers.ListField(child=serializers.CharField(max_length=40), default=list)
+    other_subnet_ids = serializers.ListField(child=serializers.CharField(max_length=40), default=list)
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
@@ -211,6 +230,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "memory_mib",
             "private_ip",
             "zone_id",
+            "network_nodes",
+            "reservation_id",
+            "cloud_events",
             "drain_reason",
             "observed_state",
             "observed_reason",
@@ -340,6 +362,8 @@ class Fleets(ListEndpoint):
         """Launch a fleet (202). It spends money: Idempotency-Key required."""
         body = self.read_body(FleetCreateSerializer)
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=body.pop("cluster"))
+        if uid := body.pop("reservation", ""):
+            body["reservation"] = reservation_for(actor=self.actor, may="capacity.view", uid=uid)
         team = None
         if slug := body.pop("team", ""):
             team = Team.objects.filter(slug=slug).first()

@@ -10,9 +10,11 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from apps.capacity.models import Reservation
 from apps.catalog.selectors import all_types
 from apps.clusters.fleet_rules import MAX_NODES
 from apps.clusters.models import Cluster
+from apps.clusters.states import CapacitySource
 from apps.connections.models import CloudAccount
 from apps.core import units
 from apps.core.forms import PortalForm
@@ -84,6 +86,29 @@ class FleetForm(PortalForm):
     )
     instance_type = forms.ChoiceField(label=gettext_lazy("Instance type"))
     nodes = forms.IntegerField(label=gettext_lazy("Nodes"), min_value=1, max_value=MAX_NODES)
+    source = forms.ChoiceField(
+        label=gettext_lazy("Capacity"),
+        choices=CapacitySource.choices,
+        required=False,
+        help_text=gettext_lazy("It decides market, reservation and placement of the launch."),
+    )
+    reservation = forms.ChoiceField(
+        label=gettext_lazy("Reservation"), required=False, help_text=gettext_lazy("Only for ODCRs and blocks.")
+    )
+    other_instance_types = forms.CharField(
+        label=gettext_lazy("Other types"),
+        max_length=400,
+        required=False,
+        help_text=gettext_lazy("On demand only, with commas: AWS takes one type for all machines, in this order."),
+        widget=forms.TextInput(attrs={"spellcheck": "false"}),
+    )
+    other_subnet_ids = forms.CharField(
+        label=gettext_lazy("Other subnets"),
+        max_length=400,
+        required=False,
+        help_text=gettext_lazy("On demand only, with commas: AWS takes one zone for all machines."),
+        widget=forms.TextInput(attrs={"spellcheck": "false"}),
+    )
     subnet_id = forms.CharField(
         label=gettext_lazy("Subnet"),
         max_length=40,
@@ -105,8 +130,16 @@ class FleetForm(PortalForm):
     partition = forms.ChoiceField(label=gettext_lazy("Partition"), required=False)
     team = forms.ChoiceField(label=gettext_lazy("Team"), required=False)
 
-    def __init__(self, *args: Any, cluster: Cluster, teams: Sequence[Team], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        cluster: Cluster,
+        teams: Sequence[Team],
+        reservations: Sequence[Reservation] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.reservations = {r.uid: r for r in reservations}
         self.teams = {t.slug: t for t in teams}
         types = [
             (
@@ -120,16 +153,48 @@ class FleetForm(PortalForm):
         default = cluster.partition or "gpu"
         partitions = [("", _("Default (%(name)s)") % {"name": default}), *((n, n) for n in names if n != default)]
         teams_shown = [("", _("Shared by all teams")), *((t.slug, f"{t.name} ({t.slug})") for t in teams)]
-        for name, choices in (("instance_type", types), ("partition", partitions), ("team", teams_shown)):
+        kept = [("", _("None")), *((r.uid, reservation_label(r)) for r in reservations)]
+        for name, choices in (
+            ("instance_type", types),
+            ("partition", partitions),
+            ("team", teams_shown),
+            ("reservation", kept),
+        ):
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)
             field.choices = choices
 
     def clean_security_group_ids(self) -> list[str]:
         """The groups one by one."""
-        return [s for s in re.split(r"[\s,]+", self.cleaned_data["security_group_ids"]) if s]
+        return _words(self.cleaned_data["security_group_ids"])
+
+    def clean_other_instance_types(self) -> list[str]:
+        """The types one by one."""
+        return _words(self.cleaned_data["other_instance_types"])
+
+    def clean_other_subnet_ids(self) -> list[str]:
+        """The subnets one by one."""
+        return _words(self.cleaned_data["other_subnet_ids"])
 
     def values(self) -> dict[str, Any]:
         """What ``fleet_create`` takes besides the cluster."""
-        data = {k: v for k, v in self.cleaned_data.items() if k not in ("key", "team")}
-        return data | {"team": self.teams.get(self.cleaned_data["team"])}
+        data = {k: v for k, v in self.cleaned_data.items() if k not in ("key", "team", "reservation", "source")}
+        return data | {
+            "team": self.teams.get(self.cleaned_data["team"]),
+            "reservation": self.reservations.get(self.cleaned_data["reservation"]),
+            "source": self.cleaned_data["source"] or CapacitySource.ON_DEMAND,
+        }
+
+    def checked(self) -> dict[str, Any]:
+        """What ``preflight_ask`` takes besides the cluster."""
+        return {k: v for k, v in self.values().items() if k not in ("name", "partition", "team")}
+
+
+def _words(text: str) -> list[str]:
+    return [s for s in re.split(r"[\s,]+", text) if s]
+
+
+def reservation_label(row: Reservation) -> str:
+    """A reservation in a choice: what, how many, where, until when."""
+    end = f" → {row.end_at:%Y-%m-%d %H:%M}" if row.end_at else ""
+    return f"{row} · {row.get_kind_display()} · {row.instances} × {row.instance_type} · {row.zone_id}{end}"

@@ -57,6 +57,12 @@ WORDS: Words = {
     ),
     "FleetPhase": _fleet_phase,
     "FleetDeleteRequested": lambda e: ("warn", _("Deletion asked for by %(who)s") % {"who": _after(e, "for by ")}),
+    "FleetChosen": lambda e: ("busy", _("Of the choices: %(what)s") % {"what": e.text}),
+    "FleetCondition": lambda e: ("bad", str(e.text)),
+    "FleetConditionOver": lambda e: ("good", _("No longer so: %(what)s") % {"what": e.text}),
+    "FleetReplaceAsked": lambda e: ("busy", _("Replacement asked for by %(who)s") % {"who": _after(e, "for by ")}),
+    "FleetReplaced": lambda e: ("busy", str(e.text)),
+    "NodePlanned": lambda e: ("warn", _("AWS plans: %(what)s") % {"what": e.text}),
     "NodeJoined": lambda e: ("good", _("Joined %(cluster)s") % {"cluster": _after(e, " joined ")}),
     "NodeGone": lambda e: ("off", _("The machine is gone")),
     "NodePhase": _node_phase,
@@ -74,8 +80,11 @@ _CHECKS: Mapping[str, Callable[[], str]] = {
     "interfaces": lambda: _("Network interfaces"),
     "subnet-addresses": lambda: _("Free addresses in the subnet"),
     "security-groups": lambda: _("Security groups"),
+    "image": lambda: _("Image"),
+    "reservation": lambda: _("Reservation"),
     "vcpu-quota": lambda: _("vCPU quota of the account"),
     "permission-to-launch": lambda: _("Permission to launch"),
+    "further-choice": lambda: _("Another choice"),
 }
 
 
@@ -87,7 +96,7 @@ def check_label(name: str) -> str:
 
 def planned_checks() -> list[str]:
     """What preflight will look at, in its order."""
-    return [label() for label in _CHECKS.values()]
+    return [label() for name, label in _CHECKS.items() if name != "further-choice"]
 
 
 def step_advice(step: FleetStep) -> str:

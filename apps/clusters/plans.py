@@ -7,10 +7,11 @@ from decimal import Decimal
 
 from django.utils.translation import gettext as _
 
+from apps.capacity.models import Reservation
 from apps.catalog.models import InstanceType
-from apps.catalog.selectors import price_words
+from apps.clusters.fleet_services import price_of
 from apps.clusters.models import Cluster
-from apps.clusters.states import FLEET_STEPS, FleetPhase
+from apps.clusters.states import FLEET_STEPS, SOURCES_BLOCK, CapacitySource, FleetPhase
 from apps.connections.states import AccountPhase
 
 
@@ -22,6 +23,8 @@ class FleetPlan:
     nodes: int
     blocker: str
     region: str = ""
+    source: str = CapacitySource.ON_DEMAND
+    reservation: Reservation | None = None
 
     @property
     def gpus(self) -> int:
@@ -31,7 +34,18 @@ class FleetPlan:
     @property
     def usd_per_hour(self) -> Decimal:
         """What all machines cost an hour."""
-        return (self.kind.usd_per_hour or Decimal(0)) * self.nodes
+        return (self.usd_each or Decimal(0)) * self.nodes
+
+    @property
+    def usd_each(self) -> Decimal | None:
+        """What one machine costs an hour from this source."""
+        return price_of(self.source, self.kind, self.reservation, self.region)[0]
+
+    @property
+    def usd_per_gpu_hour(self) -> Decimal | None:
+        """What one GPU costs an hour from this source."""
+        each = self.usd_each
+        return each / self.kind.gpus if each is not None and self.kind.gpus else None
 
     @property
     def usd_per_day(self) -> Decimal:
@@ -41,7 +55,7 @@ class FleetPlan:
     @property
     def price_source(self) -> str:
         """Which region's price it is, of which day, from whom."""
-        return price_words(self.kind, self.region)
+        return price_of(self.source, self.kind, self.reservation, self.region)[1]
 
     @property
     def steps(self) -> list[tuple[str, int]]:
@@ -54,7 +68,13 @@ class FleetPlan:
         return sum(expected for _name, expected in FLEET_STEPS)
 
 
-def plan_fleet(cluster: Cluster, kind: InstanceType, nodes: int) -> FleetPlan:
+def plan_fleet(
+    cluster: Cluster,
+    kind: InstanceType,
+    nodes: int,
+    source: str = CapacitySource.ON_DEMAND,
+    reservation: Reservation | None = None,
+) -> FleetPlan:
     """The plan, with the first thing that stands in its way."""
     account = cluster.account
     blocker = ""
@@ -64,6 +84,6 @@ def plan_fleet(cluster: Cluster, kind: InstanceType, nodes: int) -> FleetPlan:
         blocker = _("The account %(account)s is not connected.") % {"account": account.name}
     elif account.is_paused:
         blocker = _("The account %(account)s is paused; resume it first.") % {"account": account.name}
-    elif kind.usd_per_hour is None:
+    elif kind.usd_per_hour is None and source not in SOURCES_BLOCK:
         blocker = _("%(type)s has no published on-demand price; it is sold through reservations.") % {"type": kind.name}
-    return FleetPlan(kind, nodes, blocker, account.region if account is not None else "")
+    return FleetPlan(kind, nodes, blocker, account.region if account is not None else "", source, reservation)

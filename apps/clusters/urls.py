@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.clusters import mount_views, views
+from apps.clusters import mount_views, topology_views, views
 
 urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
@@ -14,6 +14,10 @@ urlpatterns: list[URLPattern] = [
     path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),
     path("clusters/<str:uid>/fleets/new", views.FleetNew.as_view(), name="fleet-new"),
     path("clusters/<str:uid>/fleets/preview", views.FleetPreview.as_view(), name="fleet-preview"),
+    path("clusters/<str:uid>/fleets/check", views.FleetCheck.as_view(), name="fleet-check"),
+    path("clusters/<str:uid>/topology/<str:form>", topology_views.TopologyFile.as_view(), name="topology-file"),
+    path("preflights/<str:uid>", views.PreflightPage.as_view(), name="preflight"),
+    path("fleets/<str:uid>/replace", views.FleetReplace.as_view(), name="fleet-replace"),
     path("clusters/<str:uid>/mounts/new", mount_views.MountNew.as_view(), name="mount-new"),
     path("mounts/<str:uid>/remove", mount_views.MountRemove.as_view(), name="mount-remove"),
     path("fleets/burn", views.BurnTable.as_view(), name="fleets-burn"),

@@ -17,14 +17,14 @@ from django_filters import FilterSet
 
 from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
-from apps.catalog.models import InstanceType
+from apps.capacity.selectors import live_reservations
 from apps.catalog.selectors import type_by_name
-from apps.clusters.fleet_services import fleet_create, fleet_delete
+from apps.clusters.fleet_services import fleet_create, fleet_delete, fleet_replace, preflight_ask
 from apps.clusters.forms import ClusterForm, FleetForm
 from apps.clusters.history import WORDS, check_label, planned_checks, step_advice
 from apps.clusters.models import Cluster, Fleet, Node
 from apps.clusters.permissions import can_operate_clusters
-from apps.clusters.plans import FleetPlan, plan_fleet
+from apps.clusters.plans import plan_fleet
 from apps.clusters.selectors import (
     Capacity,
     capacities,
@@ -38,6 +38,7 @@ from apps.clusters.selectors import (
     mounts_of,
     node_for,
     nodes_visible_to,
+    preflight_for,
 )
 from apps.clusters.services import (
     EDITABLE,
@@ -49,7 +50,16 @@ from apps.clusters.services import (
     node_drain,
     node_resume,
 )
-from apps.clusters.states import FLEET_BILLED, FLEET_LIVE, FLEET_WORKING, ClusterPhase, FleetPhase, StepState
+from apps.clusters.states import (
+    FLEET_BILLED,
+    FLEET_LIVE,
+    FLEET_WORKING,
+    CapacitySource,
+    ClusterPhase,
+    FleetPhase,
+    StepState,
+)
+from apps.clusters.topology import placement_quality
 from apps.connections.selectors import accounts_visible_to
 from apps.connections.services import AccountInUse
 from apps.core import clock
@@ -253,19 +263,18 @@ class _FleetForm(Page):
     def form(self, cluster: Cluster, data: Any = None, initial: dict[str, Any] | None = None) -> FleetForm:
         """The form with what this person may choose."""
         teams: Sequence[Team] = list(teams_visible_to(self.actor))
-        return FleetForm(data, initial=initial, cluster=cluster, teams=teams)
+        kept = list(live_reservations(cluster.account).select_related("account")) if cluster.account else []
+        return FleetForm(data, initial=initial, cluster=cluster, teams=teams, reservations=kept)
 
     def context(self, cluster: Cluster, form: FleetForm) -> dict[str, Any]:
         """The form and what would happen."""
         kind = type_by_name(str(form["instance_type"].value() or ""))
         nodes = str(form["nodes"].value() or "")
-        plan = plan_of(cluster, kind, int(nodes) if nodes.isdigit() and len(nodes) < 5 else 0)
+        count = int(nodes) if nodes.isdigit() and len(nodes) < 5 else 0
+        source = str(form["source"].value() or CapacitySource.ON_DEMAND)
+        reservation = form.reservations.get(str(form["reservation"].value() or ""))
+        plan = plan_fleet(cluster, kind, count, source, reservation) if kind is not None and count > 0 else None
         return {"cluster": cluster, "form": form, "plan": plan, "checks": planned_checks()}
-
-
-def plan_of(cluster: Cluster, kind: InstanceType | None, nodes: int) -> FleetPlan | None:
-    """The plan, once type and number are known."""
-    return plan_fleet(cluster, kind, nodes) if kind is not None and nodes > 0 else None
 
 
 class FleetNew(_FleetForm):
@@ -315,6 +324,51 @@ class FleetPreview(_FleetForm):
         return render(request, "clusters/fleet_new.html#plan", self.context(cluster, self.form(cluster, request.POST)))
 
 
+class FleetCheck(_FleetForm):
+    """Check now: the worker asks AWS what would stand in the way, before anyone agrees to anything."""
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """A fragment that asks for the answer until it is there; a refusal is told in it."""
+        cluster = self.cluster(uid)
+        form = self.form(cluster, request.POST)
+        context: dict[str, Any] = {"cluster": cluster}
+        if form.is_valid():
+            try:
+                context["run"] = preflight_ask(actor=self.actor, cluster=cluster, **form.checked())
+            except Refusal as refusal:
+                form.show(refusal)
+        if "run" not in context:
+            found = [str(e) for errors in form.errors.values() for e in errors]
+            context["problems"] = list(dict.fromkeys(found)) or [_("Fill in the form first.")]
+        return render(request, "clusters/preflight.html", context)
+
+
+class PreflightPage(Page):
+    """What a check found so far: a fragment."""
+
+    right = "clusters.operate"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """The checklist, or that it is still being made."""
+        run = preflight_for(actor=self.actor, may="clusters.operate", uid=uid)
+        checks = [(check_label(str(c.get("name"))), c) for c in run.checks]
+        context = {"run": run, "checks": checks, "failed": sum(1 for c in run.checks if not c.get("passed"))}
+        return render(request, "clusters/preflight.html", context)
+
+
+class FleetReplace(Page):
+    """Ask for machines in the place of lost ones."""
+
+    right = "clusters.operate"
+
+    def post(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """Ask for it."""
+        fleet = fleet_for(actor=self.actor, may="clusters.operate", uid=uid)
+        fleet_replace(actor=self.actor, fleet=fleet, expected_version=posted_version(request))
+        self.say(_("The worker replaces the lost machines of %(name)s.") % {"name": fleet.name})
+        return HttpResponseRedirect(reverse("fleet", args=[fleet.uid]))
+
+
 class FleetPage(Page):
     """One fleet: sentence, steps, machines."""
 
@@ -335,6 +389,9 @@ class FleetPage(Page):
             "sentence": fleet_sentence(fleet),
             "steps": steps,
             "nodes": nodes,
+            "placement": placement_quality([n.network_nodes for n in nodes]),
+            "batches": list(fleet.batches.all()),
+            "can_replace": fleet.phase == FleetPhase.DEGRADED and fleet.observed_nodes < fleet.nodes,
             "busy_nodes": [n.name for n in nodes if n.gpus_used],
             "kind": type_by_name(fleet.instance_type),
             "shows_money": shows_money,

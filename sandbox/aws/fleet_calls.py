@@ -179,7 +179,7 @@ class FleetCalls:
 def _refusal(config: Mapping[str, Any], override: Mapping[str, Any], error: AwsError) -> dict[str, Any]:
     chosen = {"LaunchTemplateSpecification": config.get("LaunchTemplateSpecification")}
     if override:
-        chosen["Overrides"] = {k: v for k, v in override.items() if k in ("InstanceType", "SubnetId")}
+        chosen["Overrides"] = {k: v for k, v in override.items() if k in ("InstanceType", "SubnetId", "Priority")}
     return {
         "LaunchTemplateAndOverrides": chosen,
         "Lifecycle": "on-demand",

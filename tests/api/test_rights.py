@@ -10,7 +10,7 @@ from django.urls import URLPattern, get_resolver
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
 from apps.capacity.orphan_models import Orphan
 from apps.checkpoints.models import Checkpoint
-from apps.clusters.models import Fleet, Mount, Node
+from apps.clusters.models import Fleet, Mount, Node, PreflightRun
 from apps.connections.models import CloudAccount
 from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
@@ -94,14 +94,16 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
         requested_by="user:0",
     )
     orphan = Orphan.objects.create(account=account, kind="instance", provider_id="i-1", tagged_uid="flt_gone")
+    check = PreflightRun.objects.create(cluster=cluster, spec={}, asked_by="someone")
     return {
         "reservations": reservation.uid,
         "offering-searches": search.uid,
         "purchases": purchase.uid,
+        "orphans": orphan.uid,
+        "preflights": check.uid,
         "file-systems": file_system.uid,
         "associations": association.uid,
         "mounts": mount.uid,
-        "orphans": orphan.uid,
         "jobs": job.uid,
         "accounts": account.uid,
         "clusters": cluster.uid,

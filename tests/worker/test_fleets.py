@@ -1,4 +1,4 @@
-"""Fleets against the sandbox's AWS: launched whole, crashed at every call, deleted to nothing."""
+"""Fleets against the sandbox's AWS: launched whole, refused, deleted to nothing."""
 
 from __future__ import annotations
 
@@ -19,23 +19,16 @@ from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import InvalidInput
 from apps.intents.models import Intent
+from tests.chaos import Crashing, Plan
 from tests.conftest import actor_of
 from tests.stack import ROOT, sandbox_stack
-from tests.worker.fakes import Crash
+from tests.worker.fleet_site import CREATING, DELETING
 from worker import doors
 from worker.providers import values as v
 
 pytestmark = [pytest.mark.django_db, pytest.mark.crash]
 
-#: Every call of the compute port that a launch or a deletion makes and that changes something.
-CHANGING = (
-    "placement_group_ensure",
-    "launch_template_ensure",
-    "launch",
-    "terminate",
-    "launch_template_delete",
-    "placement_group_delete",
-)
+CHANGING = (*CREATING, *DELETING)
 
 
 @pytest.fixture(scope="module")
@@ -44,45 +37,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield facts
 
 
-class Crashing:
-    """The real provider, killed once: after (or before) the n-th changing call."""
-
-    def __init__(self, inner: Any, plan: dict[str, Any]) -> None:
-        self.inner = inner
-        self.plan = plan
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self.inner, name)
-        if name not in CHANGING:
-            return call
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.plan["seen"].append(name)
-            armed = self.plan["crash"] == name and not self.plan["done"]
-            if armed and self.plan["when"] == "before":
-                self.plan["done"] = True
-                raise Crash
-            result = call(*args, **kwargs)
-            if armed:
-                self.plan["done"] = True
-                raise Crash
-            return result
-
-        return wrapped
-
-
 @pytest.fixture
-def aws(stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A plan of crashes, and the door that follows it."""
-    plan: dict[str, Any] = {"crash": "", "when": "after", "done": False, "seen": []}
+def aws(stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """What was called, through the door that notes it."""
+    plan = Plan()
     real = doors.compute_for
-    monkeypatch.setattr(doors, "compute_for", lambda account: Crashing(real(account), plan))
+    monkeypatch.setattr(doors, "compute_for", lambda account: Crashing(real(account), plan, CHANGING))
     monkeypatch.setenv("TEST_AWS", json.dumps({k: stack["aws"][k] for k in ("access_key_id", "secret_access_key")}))
     return plan
 
 
 @pytest.fixture
-def fleet(stack: dict[str, Any], aws: dict[str, Any], operator: Any) -> Fleet:
+def fleet(stack: dict[str, Any], aws: Plan, operator: Any) -> Fleet:
     account = CloudAccount.objects.create(
         name="sandbox",
         region=stack["aws"]["region"],
@@ -124,15 +90,12 @@ def census(stack: dict[str, Any]) -> dict[str, int]:
 
 
 def drive(fleet: Fleet, work: Any, until: tuple[str, ...], seconds: float = 25.0) -> str:
-    """Visits until the fleet is in one of these phases; a crash is the death of one worker."""
+    """Visits until the fleet is in one of these phases; what waits is due at once."""
     import time
 
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
-            work("fleet.reconcile", most=3)
-        except Crash:
-            Intent.objects.update(leased_until=None, lease="")
+        work("fleet.reconcile", most=3)
         fleet.refresh_from_db()
         if fleet.phase in until:
             return fleet.phase
@@ -191,35 +154,6 @@ def test_four_nodes_with_all_their_steps_and_back_to_nothing(
     assert set(Node.objects.values_list("phase", flat=True)) == {"GONE"}
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", CHANGING[:3])
-def test_a_worker_killed_around_a_creating_call_makes_exactly_one_fleet(
-    fleet: Fleet, stack: dict[str, Any], aws: dict[str, Any], work: Any, operator: Any, call: str, when: str
-) -> None:
-    aws.update(crash=call, when=when)
-    drive(fleet, work, ("READY",))
-    assert aws["done"]
-    assert counts(census(stack))["instances"] == 4
-    assert counts(census(stack))["placement_groups"] == 1
-    assert counts(census(stack))["launch_templates"] == 1
-    fleet_delete(actor=actor_of(operator), fleet=fleet, expected_version=fleet.version)
-    drive(fleet, work, ("DELETED",))
-    assert counts(census(stack)) == EMPTY
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", CHANGING[3:])
-def test_a_worker_killed_around_a_deleting_call_leaves_nothing(
-    fleet: Fleet, stack: dict[str, Any], aws: dict[str, Any], work: Any, operator: Any, call: str, when: str
-) -> None:
-    drive(fleet, work, ("READY",))
-    aws.update(crash=call, when=when)
-    fleet_delete(actor=actor_of(operator), fleet=fleet, expected_version=fleet.version)
-    drive(fleet, work, ("DELETED",))
-    assert aws["done"]
-    assert counts(census(stack)) == EMPTY
-
-
 def fault(stack: dict[str, Any], *words: str) -> None:
     url = stack["control"]["url"]
     subprocess.run(
@@ -274,12 +208,12 @@ def test_a_failed_preflight_says_which_check_and_creates_nothing(
     assert fleet.steps.get(name="PREFLIGHT").state == "FAILED"
 
 
-def test_a_paused_account_changes_nothing(fleet: Fleet, stack: dict[str, Any], aws: dict[str, Any], work: Any) -> None:
+def test_a_paused_account_changes_nothing(fleet: Fleet, stack: dict[str, Any], aws: Plan, work: Any) -> None:
     CloudAccount.objects.update(is_paused=True)
     work("fleet.reconcile")
     fleet.refresh_from_db()
     assert fleet.phase == "PENDING"
-    assert aws["seen"] == []
+    assert aws.seen == []
     assert "paused" in fleet.message
 
 

@@ -33,6 +33,7 @@ from apps.storage import rules as storage_rules
 from apps.storage.models import FileSystem
 from apps.storage.states import FileSystemKind, FileSystemPhase
 from worker import doors
+from worker.collectors import planned
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.errors import AccessDenied, Conflict, NotFound, Unsupported
@@ -57,6 +58,7 @@ def sweep(uid: str) -> Outcome:
     if account is None or account.phase != AccountPhase.CONNECTED:
         return DONE
     compute = doors.compute_for(account)
+    planned.read(account, compute)
     found = [observations.orphan_seen(account, seen) for seen in _machines_and_more(account, compute)]
     observations.orphans_gone(account, COMPUTE_KINDS, {(o.kind, o.provider_id) for o in found})
     storage = doors.storage_for(account)

@@ -183,7 +183,8 @@ class Ec2Compute:
 
         AWS tells refusals inside a 200. Raises the error of the first refusal where nothing was made.
         """
-        overrides: Any = [{"Placement": {"GroupName": request.placement_group}}] if request.placement_group else []
+        placed: Any = {"Placement": {"GroupName": request.placement_group}} if request.placement_group else {}
+        overrides: list[Any] = [[{"Priority": float(n), **placed}] for n in range(len(request.templates))]
         with aws_call("CreateFleet"):
             answer = self._clients.launch.create_fleet(
                 Type="instant",
@@ -194,9 +195,9 @@ class Ec2Compute:
                             "LaunchTemplateId": template.provider_id,
                             "Version": template.version,
                         },
-                        **({"Overrides": overrides} if overrides else {}),
+                        "Overrides": overrides[number],
                     }
-                    for template in request.templates
+                    for number, template in enumerate(request.templates)
                 ],
                 TargetCapacitySpecification={
                     "TotalTargetCapacity": request.count,
