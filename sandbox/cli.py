@@ -204,7 +204,7 @@ def _census(options: argparse.Namespace) -> None:
         print(json.dumps(found, indent=2))
         return
     for key, value in found.items():
-        print(f"{key.replace('_', ' '):<20} {value}")
+        print(f"{key.replace('_', ' '):<24} {value}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

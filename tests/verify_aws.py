@@ -64,7 +64,7 @@ def stage_requests(proof: Proof) -> None:
 
 def stage_reads(proof: Proof) -> None:
     """A large fleet with few calls."""
-    run_tests(proof, "512 nodes to ready", "tests/worker/test_large_fleet.py", "fewer than 60 read calls")
+    run_tests(proof, "512 nodes to ready", "tests/worker/test_fleet_512.py", "fewer than 60 read calls")
 
 
 def stage_owned(proof: Proof) -> None:

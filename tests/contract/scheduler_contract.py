@@ -1,7 +1,4 @@
-"""What every Slurm must do for us: written against SlurmScheduler, run on the real one and on the sandbox's.
-
-A test here that fails on the real Slurm shows a wrong belief; one that fails only on the sandbox shows a liar.
-"""
+"""What every Slurm must do for us: run on the real one (a failure is a wrong belief) and the sandbox's (a liar)."""
 
 from __future__ import annotations
 
