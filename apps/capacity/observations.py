@@ -263,6 +263,18 @@ def reservation_say(reservation: Reservation, message: str) -> None:
         reservation.message = message
 
 
+def extension_priced(row: Reservation, purchase: Purchase) -> None:
+    """Spread what was paid for an extension over the block's hours, old and new."""
+    upfront = None
+    if row.usd_upfront is not None and purchase.usd_upfront is not None:
+        upfront = row.usd_upfront + purchase.usd_upfront
+    hours = 0.0
+    if row.start_at is not None and purchase.end_at is not None:
+        hours = (purchase.end_at - row.start_at).total_seconds() / 3600
+    each = rules.usd_per_instance_hour(upfront, row.instances, hours)
+    Reservation.objects.filter(pk=row.pk).update(usd_upfront=upfront, usd_per_hour=each)
+
+
 def charged_until(reservation: Reservation, until: datetime) -> None:
     """Up to which whole hour the ledger has it; it never goes back."""
     Reservation.objects.filter(pk=reservation.pk).exclude(charged_until__gte=until).update(charged_until=until)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,6 +14,7 @@ from apps.capacity.orphan_selectors import orphan_for, orphan_sentence, orphans_
 from apps.capacity.orphan_services import orphan_keep, orphan_release, orphan_remove
 from apps.capacity.orphan_views import OrphanFilter
 from apps.core.api import Endpoint, ListEndpoint
+from apps.core.errors import field_refusal
 
 
 class OrphanSerializer(serializers.ModelSerializer[Orphan]):
@@ -53,9 +55,10 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         return orphan_sentence(orphan)
 
 
-class KeepSerializer(serializers.Serializer[Any]):
-    """Why it is kept."""
+class OrphanDecisionSerializer(serializers.Serializer[Any]):
+    """Why it is kept, or AWS's id of what is removed, as a confirmation."""
 
+    provider_id = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     reason = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
 
 
@@ -75,17 +78,19 @@ class OrphanDecision(Endpoint):
     """A person's word about an orphan: remove, keep (with a reason) or release."""
 
     rights = {"POST": "capacity.operate"}
-    serializer_class = KeepSerializer
+    serializer_class = OrphanDecisionSerializer
     verb: ClassVar[str] = "remove"
 
     def post(self, request: Request, uid: str) -> Response:
         """Say it (202)."""
         orphan = orphan_for(actor=self.actor, may="capacity.operate", uid=uid)
-        body = self.read_body(KeepSerializer)
+        body = self.read_body(OrphanDecisionSerializer)
         if self.verb == "keep":
             orphan_keep(actor=self.actor, orphan=orphan, reason=body["reason"])
         elif self.verb == "release":
             orphan_release(actor=self.actor, orphan=orphan)
+        elif body["provider_id"] != orphan.provider_id:
+            raise field_refusal("/provider_id", _("Type %(name)s to confirm.") % {"name": orphan.provider_id})
         else:
             orphan_remove(actor=self.actor, orphan=orphan)
         return Response(OrphanSerializer(orphan).data, status=202)

@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 from apps.audit.services import record
 from apps.capacity.orphan_models import Orphan
-from apps.capacity.orphan_states import ORPHAN_TRANSITIONS, OrphanPhase
+from apps.capacity.orphan_states import ORPHAN_TRANSITIONS, OrphanKind, OrphanPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput
 from apps.core.states import move
@@ -25,6 +25,8 @@ def _operate(actor: Actor) -> None:
 def orphan_remove(*, actor: Actor, orphan: Orphan) -> None:
     """Ask for its removal; the next sweep does it. Raises Forbidden, TransitionConflict."""
     _operate(actor)
+    if orphan.kind == OrphanKind.FILE_SYSTEM and not actor.everywhere("storage.operate"):
+        raise Forbidden(_("only who may delete file systems removes one with its data"))
     with transaction.atomic():
         move(
             orphan,

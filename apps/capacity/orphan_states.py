@@ -1,6 +1,6 @@
 """States of things in the cloud that carry our tag and belong to nothing:
 
-FOUND ▶ REMOVAL_ASKED ▶ GONE      FOUND ◀▶ KEPT      any ▶ GONE (AWS no longer lists it, or it found an owner)
+FOUND ▶ REMOVAL_ASKED      FOUND ◀▶ KEPT ◀▶ REMOVAL_ASKED      any ▶ GONE (AWS no longer lists it, or it has an owner)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ P = OrphanPhase
 
 ORPHAN_TRANSITIONS: dict[str, frozenset[str]] = {
     P.FOUND: frozenset({P.REMOVAL_ASKED, P.KEPT, P.GONE}),
-    P.REMOVAL_ASKED: frozenset({P.GONE}),
+    P.REMOVAL_ASKED: frozenset({P.KEPT, P.GONE}),
     P.KEPT: frozenset({P.FOUND, P.REMOVAL_ASKED, P.GONE}),
     # Seen again after AWS had stopped listing it.
     P.GONE: frozenset({P.FOUND}),

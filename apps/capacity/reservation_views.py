@@ -15,7 +15,12 @@ from apps.capacity import rules
 from apps.capacity.forms import AssignForm, ExtendForm
 from apps.capacity.models import Reservation
 from apps.capacity.permissions import can_operate_capacity
-from apps.capacity.selectors import reservation_for, reservation_sentence, unused_usd_per_hour
+from apps.capacity.selectors import (
+    purchases_visible_to,
+    reservation_for,
+    reservation_sentence,
+    unused_usd_per_hour,
+)
 from apps.capacity.services import extension_search, reservation_assign, reservation_cancel
 from apps.capacity.states import BLOCKS, COLOURS, LIVE, ReservationKind, ReservationPhase
 from apps.capacity.words import WORDS
@@ -51,7 +56,7 @@ class ReservationPage(Page):
             "marks": marks,
             "colours_here": COLOURS,
             "fleets": list(fleets.select_related("cluster")[:20]) if fleets is not None else [],
-            "purchases": list(row.purchases.all()[:10]),
+            "purchases": list(purchases_visible_to(self.actor).filter(reservation=row)[:10]),
             "lines": lines_of(events_of([row.uid], 100), WORDS),
             "is_live": live,
             "may_operate": may_operate,

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_noop
 from apps.audit.services import event, record
 from apps.capacity import rules
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
+from apps.capacity.observations import extension_priced
 from apps.capacity.permissions import can_approve_purchase, can_operate_capacity
 from apps.capacity.states import (
     BLOCKS,
@@ -384,7 +385,12 @@ def purchase_resolve(*, actor: Actor, purchase: Purchase, expected_version: int,
     if not reason.strip():
         _refuse([FieldProblem("/reason", "required", _("say how you know"))])
     found = None
-    if provider_id:
+    if provider_id and purchase.kind == PurchaseKind.EXTENSION:
+        found = purchase.extends
+        if found is None or found.provider_id != provider_id:
+            text = _("the block that was to be extended is %(id)s") % {"id": found.provider_id if found else "–"}
+            _refuse([FieldProblem("/provider_id", "unknown", text)])
+    elif provider_id:
         found = Reservation.objects.filter(account=purchase.account, provider_id=provider_id).first()
         if found is None or found.purchases.exclude(pk=purchase.pk).exists():
             text = _("no reservation of this account that no other purchase has")
@@ -404,7 +410,9 @@ def purchase_resolve(*, actor: Actor, purchase: Purchase, expected_version: int,
             ended_at=clock.now(),
             message=message,
         )
-        if found is not None and purchase.kind != PurchaseKind.EXTENSION:
+        if found is not None and purchase.kind == PurchaseKind.EXTENSION:
+            extension_priced(found, purchase)
+        elif found is not None:
             found.spec_update(
                 None,
                 is_adopted=False,

@@ -65,6 +65,11 @@ def mount_add(
     )
     try:
         with transaction.atomic():
+            if file_system is not None:
+                # Under the lock that a deletion takes: it is not deleted in between.
+                locked = FileSystem.objects.select_for_update().get(pk=file_system.pk)
+                if late := _file_system_problems(cluster, kind, locked):
+                    raise InvalidInput(late[0].detail, problems=late)
             mount.save()
             after = {"path": mount.path, "kind": kind, "purpose": purpose, "source": source}
             after["file_system"] = file_system.name if file_system else ""

@@ -48,6 +48,11 @@ class CloudAccount(Reconciled):
         """Whether the worker has asked AWS since the last change; the very first time is what PENDING means."""
         return self.phase != AccountPhase.PENDING and self.generation <= max(self.observed_generation, 1)
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether what AWS answers there may be believed: it was asked since the last change, and is who it was."""
+        return self.is_settled and self.phase == AccountPhase.CONNECTED
+
     def __str__(self) -> str:
         """The name."""
         return self.name

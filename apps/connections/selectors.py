@@ -71,6 +71,11 @@ def account_holders(account: CloudAccount) -> list[Holder]:
     return found + [Holder("fleet", fleet.uid, str(fleet)) for fleet in live_fleets(account)]
 
 
+def things_in(account: CloudAccount) -> list[Holder]:
+    """What AWS holds for us in an account: fleets, file systems, reservations and open purchases."""
+    return [holder for holder in account_holders(account) if holder.kind != "cluster"]
+
+
 def live_fleets(account: CloudAccount) -> list[Any]:
     """Fleets of an account's clusters that are not deleted, by cluster and name."""
     clusters = getattr(account, "clusters").prefetch_related("fleets")  # noqa: B009

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_noop
 from apps.audit.services import event, record
 from apps.connections.models import CloudAccount
 from apps.connections.permissions import can_allow_purchases, can_manage_account
-from apps.connections.selectors import account_holders, live_fleets
+from apps.connections.selectors import account_holders, things_in
 from apps.connections.states import TRANSITIONS, AccountPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal
@@ -121,7 +121,7 @@ def account_connect(
 def account_update(*, actor: Actor, account: CloudAccount, expected_version: int, **changes: str) -> None:
     """Correct how an account is reached and ask the worker to check it again; what is not named stays.
 
-    Region and address stay as they are while fleets live there: their machines would be looked for
+    Region and address stay as they are while anything of ours lives there: it would be looked for
     elsewhere and be taken for gone. Raises Forbidden, InvalidInput, AccountInUse, StaleVersion.
     """
     _may_manage(actor)
@@ -134,10 +134,10 @@ def account_update(*, actor: Actor, account: CloudAccount, expected_version: int
     try:
         with transaction.atomic():
             _lock(account)
-            if {"region", "endpoint_url"} & set(changed) and (fleets := live_fleets(account)):
+            if {"region", "endpoint_url"} & set(changed) and (things := things_in(account)):
                 raise AccountInUse(
-                    _("region and address cannot change while fleets live there: %(names)s")
-                    % {"names": ", ".join(str(fleet) for fleet in fleets[:10])}
+                    _("region and address cannot change while these live there: %(names)s")
+                    % {"names": ", ".join(thing.name for thing in things[:10])}
                 )
             generation = account.generation + (1 if changed else 0)
             account.spec_update(expected_version, generation=generation, **changed)
@@ -225,9 +225,9 @@ def account_allow_purchases(*, actor: Actor, account: CloudAccount, allowed: boo
 def account_observe(account: CloudAccount, *, account_id: str = "", arn: str = "", error: str = "") -> None:
     """The worker's finding: connected with this identity, or failed with this error."""
     known = account.observed_account_id
-    if not error and known and known != account_id and live_fleets(account):
-        # Another account holds none of our machines: believing it would write them all off.
-        text = gettext_noop("the credentials now open account %(now)s, but fleets still live in account %(before)s")
+    if not error and known and known != account_id and things_in(account):
+        # Another account holds nothing of ours: believing it would write everything off.
+        text = gettext_noop("the credentials now open account %(now)s, but things of ours live in account %(before)s")
         error = said(text, now=account_id, before=known)
         account_id = arn = ""
     new = AccountPhase.FAILED if error else AccountPhase.CONNECTED

@@ -28,7 +28,7 @@ def charge_hours(reservation: Reservation) -> int:
     Each hour has its own posting key, so however often this runs an hour is charged once.
     """
     r = reservation
-    if r.team is None or r.usd_per_hour is None or r.start_at is None or r.end_at is None:
+    if r.usd_per_hour is None or r.start_at is None or r.end_at is None:
         return 0
     at = r.charged_until or r.start_at
     last = min(r.end_at, clock.now() - SETTLED)
@@ -38,6 +38,12 @@ def charge_hours(reservation: Reservation) -> int:
         until = min(at + _HOUR, r.end_at)
         if until > last:
             break
+        if r.team is None:
+            # An hour that nobody owned stays nobody's: whoever is given the block pays from then on.
+            charged_until(r, until)
+            at = until
+            done += 1
+            continue
         hours = Decimal(str((until - at).total_seconds())) / 3600
         unused = max(Decimal(0), r.instances * hours - used_hours(names, at, until))
         with transaction.atomic():
@@ -55,6 +61,14 @@ def charge_hours(reservation: Reservation) -> int:
         at = until
         done += 1
     return done
+
+
+def owes(reservation: Reservation) -> bool:
+    """Whether hours of it are not settled in the ledger yet."""
+    r = reservation
+    if r.usd_per_hour is None or r.start_at is None or r.end_at is None:
+        return False
+    return r.charged_until is None or r.charged_until < r.end_at
 
 
 def used_hours(names: set[tuple[int, str]], since: datetime, until: datetime) -> Decimal:

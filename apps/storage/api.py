@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.connections.selectors import account_for
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
-from apps.core.errors import field_refusal
+from apps.core.errors import BadQuery, field_refusal
 from apps.storage.models import Export, FileSystem, RepositoryAssociation
 from apps.storage.selectors import (
     association_for,
@@ -211,6 +211,7 @@ class FileSystemDetail(Endpoint):
 
     rights = {"GET": "storage.view", "PATCH": "storage.operate", "DELETE": "storage.operate"}
     serializer_class = FileSystemSerializer
+    query_parameters = frozenset({"loses_unexported"})
 
     def get_serializer_class(self) -> Any:
         """The body of a PATCH differs from the object."""
@@ -235,10 +236,21 @@ class FileSystemDetail(Endpoint):
         return Response(FileSystemSerializer(fs).data, status=202, headers={"ETag": etag(fs)})
 
     def delete(self, request: Request, uid: str) -> Response:
-        """Delete; If-Match required (202). Refused while files may not have reached S3."""
+        """Delete; If-Match required (202).
+
+        Refused while files may not have reached S3, unless ``loses_unexported=true`` says that they may be lost.
+        """
         actor = self.actor
         fs = file_system_for(actor=actor, may="storage.operate", uid=uid)
-        file_system_delete(actor=actor, file_system=fs, expected_version=expected_version(request))
+        said = request.query_params.get("loses_unexported", "false")
+        if said not in ("true", "false"):
+            raise BadQuery("loses_unexported: true or false")
+        file_system_delete(
+            actor=actor,
+            file_system=fs,
+            expected_version=expected_version(request),
+            loses_unexported=said == "true",
+        )
         return Response(FileSystemSerializer(fs).data, status=202, headers={"ETag": etag(fs)})
 
 

@@ -210,16 +210,30 @@ def file_system_delete(
     _operate(actor)
     if file_system.phase == FileSystemPhase.DELETED:
         raise TransitionConflict(_("the file system is already deleted"))
-    # By the relation's name: clusters live on a higher floor.
-    mounts = getattr(file_system, "mounts", None)
-    users = sorted(set(mounts.values_list("cluster__name", flat=True))) if mounts is not None else []
-    if users:
-        raise FileSystemInUse(_("mounted by %(names)s; remove the mount first") % {"names": ", ".join(users)})
     reason = "" if file_system.is_adopted or loses_unexported else unexported_reason(file_system)
     if reason:
         raise ExportPending(_("not deleted: %(reason)s") % {"reason": reason})
     with transaction.atomic():
-        if file_system.delete_requested_at is None:
+        # A mount is added under the same lock, so that none comes in between.
+        FileSystem.objects.select_for_update().get(pk=file_system.pk)
+        # By the relation's name: clusters live on a higher floor.
+        mounts = getattr(file_system, "mounts")  # noqa: B009
+        users = sorted(set(mounts.values_list("cluster__name", flat=True)))
+        if users:
+            raise FileSystemInUse(_("mounted by %(names)s; remove the mount first") % {"names": ", ".join(users)})
+        if file_system.delete_requested_at is not None and loses_unexported and not file_system.loses_unexported:
+            # It waits for its exports, and a person now says that they may be lost.
+            file_system.spec_update(expected_version, loses_unexported=True)
+            record(
+                actor,
+                "file_system.delete",
+                "file_system",
+                file_system.uid,
+                team_id=file_system.team_id,
+                before={"loses_unexported": False},
+                after={"loses_unexported": True},
+            )
+        elif file_system.delete_requested_at is None:
             file_system.spec_update(
                 expected_version,
                 delete_requested_at=clock.now(),

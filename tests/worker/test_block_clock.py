@@ -10,7 +10,7 @@ import pytest
 import time_machine
 
 from apps.audit.models import Event
-from apps.capacity.models import Reservation
+from apps.capacity.models import Purchase, Reservation
 from apps.clusters.models import Fleet, Node
 from apps.connections.models import CloudAccount
 from apps.core import clock
@@ -196,3 +196,56 @@ def test_a_scheduled_block_is_looked_at_when_it_begins(block: Any) -> None:
         reservations.watch(block.uid)
         assert Intent.objects.filter(kind="account.reservations").exists()
     assert clock.now()
+
+
+def test_the_last_hour_of_a_block_is_charged_after_its_end(block: Any, job: Any, scheduler: Any) -> None:
+    Reservation.objects.update(charged_until=END - timedelta(hours=1), phase="EXPIRED")
+    with time_machine.travel(END + timedelta(minutes=1), tick=False):
+        assert reservations.watch(block.uid).again_in_s is not None
+        assert not Posting.objects.filter(subject_uid=block.uid).exists()
+    with time_machine.travel(END + timedelta(minutes=11), tick=False):
+        assert reservations.watch(block.uid).again_in_s is None
+    assert [p.amount for p in Posting.objects.filter(subject_uid=block.uid)] == [Decimal("95.52")]
+
+
+def test_whoever_is_given_a_block_pays_from_then_on(block: Any, job: Any, scheduler: Any, team: Any) -> None:
+    Reservation.objects.update(team=None)
+    with at(60):
+        charge_hours(Reservation.objects.get())
+        assert not Posting.objects.filter(subject_uid=block.uid).exists()
+    Reservation.objects.update(team=team)
+    with time_machine.travel(END + timedelta(hours=1), tick=False):
+        charge_hours(Reservation.objects.select_related("team").get())
+    # All but the last two hours were nobody's (the one that was not settled yet belongs to the new owner).
+    assert [p.amount for p in Posting.objects.filter(subject_uid=block.uid)] == [Decimal("95.52")] * 2
+
+
+def test_an_extension_that_is_paid_for_keeps_its_machines_and_frees_its_nodes(
+    block: Any, job: Any, scheduler: Any
+) -> None:
+    with at(44):
+        reservations.watch(block.uid)
+    assert not Node.objects.filter(fleet__reservation=block, drain_requested_at__isnull=True).exists()
+    more = Purchase.objects.create(
+        account=block.account,
+        kind="extension",
+        extends=block,
+        name="more",
+        instance_type="p5.48xlarge",
+        instances=2,
+        key="k",
+        requested_by="user:1",
+        decided_by="user:2",
+        decided_at=END - timedelta(hours=1),
+        attempted_at=END - timedelta(minutes=50),
+        end_at=END + timedelta(days=1),
+        phase="BOUGHT",
+    )
+    with at(39):
+        # AWS's list does not show the new end yet: nothing is given back meanwhile.
+        reservations.watch(block.uid)
+    assert not Fleet.objects.filter(reservation=block, delete_requested_at__isnull=False).exists()
+    Reservation.objects.filter(pk=block.pk).update(end_at=more.end_at, drain_asked_at=None, warned_at=None)
+    with at(38):
+        reservations.watch(block.uid)
+    assert not Node.objects.filter(fleet__reservation=block, drain_requested_at__isnull=False).exists()

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from apps.audit.models import Event
+from apps.clusters.models import Cluster
+from apps.clusters.mount_services import mount_add
 from apps.connections.models import CloudAccount
-from apps.connections.services import AccountInUse, account_remove
+from apps.connections.services import AccountInUse, account_observe, account_remove, account_update
 from apps.core import clock
 from apps.core.errors import Forbidden, InvalidInput, StaleVersion, TransitionConflict
 from apps.intents.models import Intent
@@ -19,6 +21,7 @@ from apps.storage.models import Export, FileSystem, RepositoryAssociation
 from apps.storage.selectors import file_system_sentence
 from apps.storage.services import (
     ExportPending,
+    FileSystemInUse,
     association_create,
     association_delete,
     export_begin,
@@ -397,3 +400,68 @@ def test_tags_are_on_everything(account: CloudAccount, work: Any, plan: Plan, op
     assert [(f.tags[v.TAG_UID], f.tags[v.TAG_TEAM]) for f in found] == [(fs.uid, "shared")]
     file_system_delete(actor=actor_of(operator), file_system=fs, expected_version=fs.version)
     to_phase(fs, work, plan, "DELETED")
+
+
+def test_nothing_is_believed_of_an_account_that_is_being_checked(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    """Whoever answers may be another account, in which none of ours is: it must not be called deleted."""
+    fs = make(account, operator)
+    to_phase(fs, work, plan, "AVAILABLE")
+    with pytest.raises(AccountInUse, match="scratch"):
+        account_update(actor=actor_of(operator), account=account, expected_version=account.version, region="us-west-2")
+    account.refresh_from_db()
+    account_update(
+        actor=actor_of(operator), account=account, expected_version=account.version, credentials_ref="env:OTHER"
+    )
+    file_system_delete(actor=actor_of(operator), file_system=fs, expected_version=fs.version)
+    for _round in range(3):
+        visit(work, KIND, plan)
+    fs.refresh_from_db()
+    assert "is being checked" in fs.message
+    assert fs.phase == "AVAILABLE"
+    account.refresh_from_db()
+    account_observe(account, account_id="123456789012", arn="arn:aws:iam::123456789012:role/qd")
+    account.refresh_from_db()
+    account_observe(account, account_id="999999999999", arn="arn:aws:iam::999999999999:role/qd")
+    account.refresh_from_db()
+    assert (account.phase, "things of ours live" in account.message) == ("FAILED", True)
+    CloudAccount.objects.update(phase="CONNECTED", credentials_ref="env:TEST_AWS")
+    to_phase(fs, work, plan, "DELETED")
+    assert counts(server) == EMPTY
+
+
+def test_a_person_says_later_that_what_waits_may_be_lost(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    actor = actor_of(operator)
+    fs = make(account, operator)
+    to_phase(fs, work, plan, "AVAILABLE")
+    tie = association_create(actor=actor, file_system=fs, path="/ckpt", repository="s3://bucket/ckpt/")
+    drive(fs, work, plan, lambda: RepositoryAssociation.objects.get(pk=tie.pk).phase == "AVAILABLE")
+    drive(fs, work, plan, lambda: fs.metrics_read_at is not None)
+    server.world.fault_add("export-lag")
+    FileSystem.objects.filter(pk=fs.pk).update(export_queue_age_s=0, metrics_read_at=clock.now())
+    fs.refresh_from_db()
+    file_system_delete(actor=actor, file_system=fs, expected_version=fs.version)
+    drive(fs, work, plan, lambda: "waiting with the deletion" in fs.message)
+    file_system_delete(actor=actor, file_system=fs, expected_version=fs.version, loses_unexported=True)
+    to_phase(fs, work, plan, "DELETED")
+    assert counts(server) == EMPTY
+
+
+def test_what_is_mounted_or_being_deleted_is_neither_deleted_nor_mounted(
+    account: CloudAccount, cluster: Cluster, operator: Any
+) -> None:
+    actor = actor_of(operator)
+    fs = FileSystem.objects.create(account=account, name="a", phase="AVAILABLE", provider_id="fs-0123456789abcdef0")
+    asked = {"kind": "fsx-lustre", "path": "/fsx", "purpose": "scratch", "file_system": fs}
+    mount = mount_add(actor=actor, cluster=cluster, **asked)
+    with pytest.raises(FileSystemInUse, match=cluster.name):
+        file_system_delete(actor=actor, file_system=fs, expected_version=fs.version)
+    mount.delete()
+    file_system_delete(actor=actor, file_system=fs, expected_version=fs.version)
+    stale = FileSystem.objects.get(pk=fs.pk)
+    stale.delete_requested_at = None
+    with pytest.raises(InvalidInput, match="being deleted"):
+        mount_add(actor=actor, cluster=cluster, **{**asked, "file_system": stale})

@@ -323,3 +323,64 @@ def test_what_aws_plans_for_a_machine_is_on_its_node(
     assert Node.objects.exclude(cloud_events=[]).count() == 1
     assert Event.objects.filter(object_uid=node.uid, kind="NodePlanned").count() == 1
     end(fleet, work, plan, operator)
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_replacement_in_doubt_among_several_choices_is_made_once(
+    cluster: Cluster, server: AwsServer, work: Any, plan: Plan, operator: Any, when: str
+) -> None:
+    """The first launch's machines must not be taken for the replacement's: both are attempt one of their batch."""
+    import time
+
+    fleet = at.make(operator, cluster, other_instance_types=["p5en.48xlarge"])
+    at.drive(fleet, work, plan, "READY")
+    lost = Node.objects.filter(fleet=fleet).first()
+    assert lost is not None
+    server.terminate_by_hand([lost.provider_id])
+    at.drive(fleet, work, plan, "DEGRADED")
+    plan.call, plan.when = "launch_choice", when
+    made = plan.seen.count("launch_choice")
+    fleet_replace(actor=actor_of(operator), fleet=fleet, expected_version=fleet.version)
+    deadline = time.monotonic() + 20
+    while fleet.phase != "READY" and time.monotonic() < deadline:
+        at.visit(work, at.KIND, plan)
+        at.join(fleet)
+        fleet.refresh_from_db()
+    assert (fleet.phase, plan.done) == ("READY", True), fleet.message
+    there = at.counts(server)["instances"]
+    calls = plan.seen.count("launch_choice") - made
+    end(fleet, work, plan, operator)
+    point("fleet, replacement among choices", "launch_choice", when, "one, then none" if there == 4 else f"{there}")
+    assert there == 4
+    assert calls == (2 if when == "before the call" else 1)
+    assert fleet.batches.count() == 2
+    assert at.counts(server) == at.EMPTY
+
+
+def test_a_reservation_that_is_not_active_is_waited_for_in_minutes_and_its_end_ends_the_fleet(
+    cluster: Cluster, server: AwsServer, work: Any, plan: Plan, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker.providers.aws.compute import Ec2Compute
+    from worker.providers.errors import Conflict
+
+    def not_active(self: Any, request: Any) -> Any:
+        raise Conflict("RunInstances: not active", source="aws", code="InvalidCapacityReservationState")
+
+    monkeypatch.setattr(Ec2Compute, "launch", not_active)
+    row = at.block(server, cluster, P5, 4)
+    fleet = at.make(operator, cluster, source="capacity-block", reservation=row)
+    from tests.chaos import visit
+
+    for _round in range(20):
+        visit(work, at.KIND, plan)
+        fleet.refresh_from_db()
+        if fleet.phase == "WAITING_CAPACITY":
+            break
+    assert fleet.phase == "WAITING_CAPACITY"
+    assert plan.seen.count("launch") == 1
+    assert fleet.next_try_at is not None
+    assert fleet.next_try_at - clock.now() > timedelta(seconds=50)
+    type(row).objects.filter(pk=row.pk).update(phase="EXPIRED", observed_state="expired")
+    at.drive(fleet, work, plan, "FAILED")
+    end(fleet, work, plan, operator)
+    assert at.counts(server) == at.EMPTY

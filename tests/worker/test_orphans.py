@@ -20,6 +20,7 @@ from apps.clusters.models import Cluster, Fleet
 from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import Forbidden, InvalidInput
+from apps.storage.models import FileSystem
 from portal.settings import CONFIG
 from sandbox.aws import AwsOptions, AwsServer
 from sandbox.aws.options import ACCESS_KEY_ID, IMAGE_ID, SECRET_ACCESS_KEY, SECURITY_GROUP_ID, SUBNET_ID
@@ -255,3 +256,69 @@ def test_who_may_decide(account: CloudAccount, owner: Any) -> None:
     ):
         with pytest.raises(Forbidden):
             call()
+
+
+def lost_file_system(account: CloudAccount) -> str:
+    from worker.providers import storage_values as sv
+
+    spec = sv.FileSystemSpec(
+        kind="fsx-lustre",
+        name="lost",
+        subnet_id=SUBNET_ID,
+        security_group_ids=(SECURITY_GROUP_ID,),
+        tags={v.TAG_UID: "fs_of_another_life"},
+        capacity_gib=2400,
+        throughput_mb_s_tib=125,
+    )
+    made = doors.storage_for(account).file_system_ensure(spec, "lost")
+    time.sleep(0.3)
+    return made.provider_id
+
+
+def test_an_adopted_file_system_is_no_orphan_whatever_its_tag_says(
+    server: AwsServer, account: CloudAccount, operator: Any
+) -> None:
+    provider_id = lost_file_system(account)
+    ec2.sweep(account.uid)
+    orphan = Orphan.objects.get()
+    FileSystem.objects.create(account=account, name="ours", phase="AVAILABLE", provider_id=provider_id, is_adopted=True)
+    # Removal was asked before it was adopted: the sweep looks again and leaves it.
+    orphan_remove(actor=actor_of(operator), orphan=orphan)
+    ec2.sweep(account.uid)
+    ec2.sweep(account.uid)
+    assert server.census()["lustre_file_systems"] == 1
+    orphan.refresh_from_db()
+    assert orphan.phase == "GONE"
+
+
+def test_one_that_aws_does_not_let_go_keeps_no_other_and_can_be_kept(
+    server: AwsServer, account: CloudAccount, operator: Any
+) -> None:
+    provider_id = lost_file_system(account)
+    launch(server, "flt_of_another_life")
+    ec2.sweep(account.uid)
+    for orphan in Orphan.objects.all():
+        orphan_remove(actor=actor_of(operator), orphan=orphan)
+    server.world.fault_add("access-denied", service="aws", operation="DeleteFileSystem")
+    sweeps_until(server, account, 0)
+    stuck = Orphan.objects.get(provider_id=provider_id)
+    assert (stuck.phase, "not authorized" in stuck.message) == ("REMOVAL_ASKED", True)
+    orphan_keep(actor=actor_of(operator), orphan=stuck, reason="AWS does not let it go")
+    assert server.census()["lustre_file_systems"] == 1
+
+
+def test_the_api_wants_the_id_of_what_it_removes(account: CloudAccount, operator: Any) -> None:
+    from apps.teams.services import token_create
+    from tests.api.conftest import ApiClient
+
+    orphan = Orphan.objects.create(account=account, kind="file-system", provider_id="fs-1", tagged_uid="fs_x")
+    _token, bearer = token_create(
+        actor=actor_of(operator), label="t", scopes=["capacity.operate", "storage.operate"], days=1
+    )
+    path = f"orphans/{orphan.uid}/remove"
+    assert ApiClient(bearer).send("POST", path, {}).status_code == 422
+    _token, narrow = token_create(actor=actor_of(operator), label="n", scopes=["capacity.operate"], days=1)
+    assert ApiClient(narrow).send("POST", path, {"provider_id": "fs-1"}).status_code == 403
+    orphan.refresh_from_db()
+    assert orphan.phase == "FOUND"
+    assert ApiClient(bearer).send("POST", path, {"provider_id": "fs-1"}).status_code == 202

@@ -189,7 +189,8 @@ def test_a_worker_that_dies_at_any_point_buys_at_most_once(
         assert (count, purchase.phase) == (1, "BOUGHT")
         assert purchase.reservation is not None
         outcome = "bought once"
-    assert len(plan.seen) - calls == (2 if kind == "odcr" else 1)
+    # Only an ODCR is asked for again, with its token, and only where no call of ours had made one.
+    assert len(plan.seen) - calls == (2 if kind == "odcr" and when == "before the call" else 1)
     point(f"purchase of {kind}", CALLS[kind], when, outcome)
 
 
@@ -436,3 +437,37 @@ def test_an_odcr_is_given_back(
     drive(row, work, plan, "reservation.cancel", gone)
     assert server.census()["capacity_reservations"] == 0
     assert v.TAG_UID in next(iter(server.cloud.book.rows("reservations").values()))["tags"]
+
+
+def odcr_after_a_lost_reply(
+    account: CloudAccount, server: AwsServer, operator: Any, admin: Any, team: Any, work: Any, plan: Plan
+) -> Purchase:
+    """An ODCR whose one call nobody saw the end of: it is BUYING, and the worker is gone."""
+    purchase = approved(asked_for("odcr", account, server, operator, work, plan, team), admin)
+    plan.call, plan.when = "odcr_create", "before the call"
+    visit(work, "purchase.buy", plan)
+    purchase.refresh_from_db()
+    assert purchase.phase == "BUYING"
+    return purchase
+
+
+def test_an_odcr_is_not_asked_for_again_in_an_account_that_was_paused_meanwhile(
+    account: CloudAccount, server: AwsServer, operator: Any, admin: Any, team: Any, work: Any, plan: Plan
+) -> None:
+    purchase = odcr_after_a_lost_reply(account, server, operator, admin, team, work, plan)
+    CloudAccount.objects.update(is_paused=True)
+    calls = len(plan.seen)
+    drive(purchase, work, plan, "purchase.buy", lambda: purchase.phase == "UNKNOWN")
+    assert len(plan.seen) == calls
+    assert bought(server, "odcr") == 0
+
+
+def test_a_repeat_that_is_refused_does_not_say_that_the_first_call_made_nothing(
+    account: CloudAccount, server: AwsServer, operator: Any, admin: Any, team: Any, work: Any, plan: Plan
+) -> None:
+    purchase = odcr_after_a_lost_reply(account, server, operator, admin, team, work, plan)
+    server.world.fault_add("throttling", left=1, service="aws", operation="CreateCapacityReservation")
+    visit(work, "purchase.buy", plan)
+    purchase.refresh_from_db()
+    assert purchase.phase == "UNKNOWN"
+    assert bought(server, "odcr") == 0

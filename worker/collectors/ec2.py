@@ -36,7 +36,7 @@ from worker import doors
 from worker.collectors import planned
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
-from worker.providers.errors import AccessDenied, Conflict, NotFound, Unsupported
+from worker.providers.errors import AccessDenied, Conflict, NotFound, ProviderError, Unsupported
 from worker.providers.ports import Compute, FileStorage
 
 log = structlog.get_logger(__name__)
@@ -57,13 +57,15 @@ def sweep(uid: str) -> Outcome:
     account = account_by_uid(uid)
     if account is None or account.phase != AccountPhase.CONNECTED:
         return DONE
+    if not account.is_trusted:
+        return again(10)
     compute = doors.compute_for(account)
     planned.read(account, compute)
     found = [observations.orphan_seen(account, seen) for seen in _machines_and_more(account, compute)]
     observations.orphans_gone(account, COMPUTE_KINDS, {(o.kind, o.provider_id) for o in found})
     storage = doors.storage_for(account)
     try:
-        stored = [observations.orphan_seen(account, seen) for seen in _file_systems(storage)]
+        stored = [observations.orphan_seen(account, seen) for seen in _file_systems(account, storage)]
     except (AccessDenied, Unsupported) as error:
         # An account that lets us see no file systems has none of ours.
         log.info("file systems not swept", account=account.uid, error=str(error))
@@ -140,13 +142,19 @@ def _seen(account: CloudAccount, thing: v.Owned, has_row: bool) -> observations.
     )
 
 
-def _file_systems(storage: FileStorage) -> list[observations.SeenOrphan]:
+def _is_adopted(account: CloudAccount, provider_id: str) -> bool:
+    """Whether a file system here is this one, whoever made it and whatever its tag says."""
+    rows = FileSystem.objects.filter(account=account, provider_id=provider_id)
+    return rows.exclude(phase=FileSystemPhase.DELETED).exists()
+
+
+def _file_systems(account: CloudAccount, storage: FileStorage) -> list[observations.SeenOrphan]:
     found = []
     for kind in FileSystemKind.values:
         for fs in storage.file_systems(kind):
             uid = fs.tags.get(v.TAG_UID, "")
             is_owned, has_row = _owner(uid)
-            if not uid or is_owned:
+            if not uid or is_owned or _is_adopted(account, fs.provider_id):
                 continue
             usd = storage_rules.usd_per_month(fs.kind, fs.capacity_gib, fs.throughput_mb_s_tib)
             found.append(
@@ -177,6 +185,8 @@ def _remove(orphan: Orphan, compute: Compute, storage: FileStorage) -> None:
             case OrphanKind.PLACEMENT_GROUP:
                 compute.placement_group_delete(orphan.provider_id)
             case OrphanKind.FILE_SYSTEM:
+                if _is_adopted(orphan.account, orphan.provider_id):
+                    return
                 if orphan.instance_type == FileSystemKind.EFS and storage.mount_targets_delete(orphan.provider_id):
                     return
                 storage.file_system_delete(orphan.instance_type, orphan.provider_id)
@@ -184,3 +194,6 @@ def _remove(orphan: Orphan, compute: Compute, storage: FileStorage) -> None:
         return
     except Conflict as error:
         observations.orphan_say(orphan, said(_("still in use: %(error)s"), error=str(error)))
+    except ProviderError as error:
+        # One that AWS does not let go must not keep the others.
+        observations.orphan_say(orphan, said(_("not removed: %(error)s"), error=str(error)))

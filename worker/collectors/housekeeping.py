@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from django.db.models import F, Q
+
 from apps.audit.observations import chain_observe
 from apps.audit.services import seal
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
 from apps.capacity.observations import WATCH_INTENT
 from apps.capacity.services import PURCHASE_INTENT, SEARCH_INTENT
 from apps.capacity.states import LIVE as RESERVATION_LIVE
-from apps.capacity.states import PURCHASE_OPEN, SearchPhase
+from apps.capacity.states import PURCHASE_OPEN, ReservationPhase, SearchPhase
 from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
 from apps.checkpoints.states import CheckpointState
@@ -78,6 +80,13 @@ def _wake_forgotten() -> None:
         (PURCHASE_INTENT, Purchase.objects.filter(phase__in=PURCHASE_OPEN)),
         (SEARCH_INTENT, OfferingSearch.objects.filter(phase=SearchPhase.PENDING)),
         (WATCH_INTENT, Reservation.objects.filter(phase__in=RESERVATION_LIVE)),
+        (
+            WATCH_INTENT,
+            Reservation.objects.filter(phase=ReservationPhase.EXPIRED, usd_per_hour__isnull=False).filter(
+                Q(charged_until__isnull=True, end_at__isnull=False, start_at__isnull=False)
+                | Q(charged_until__lt=F("end_at"))
+            ),
+        ),
         (ACCOUNT_INTENT, CloudAccount.objects.exclude(phase=AccountPhase.REMOVED)),
         (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),

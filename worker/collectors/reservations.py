@@ -26,7 +26,7 @@ def read(uid: str) -> Outcome:
     account = account_by_uid(uid)
     if account is None or account.phase != AccountPhase.CONNECTED:
         return DONE
-    if account.is_paused:
+    if account.is_paused or not account.is_trusted:
         return again(PERIOD_S)
     capacity = doors.capacity_for(account)
     looked, written = reservations_observe(account, capacity.reservations(), kinds=EC2_KINDS, uid_tag=v.TAG_UID)

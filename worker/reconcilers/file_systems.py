@@ -54,6 +54,11 @@ def reconcile(uid: str) -> Outcome:
         text = said(_("account %(name)s is paused; nothing is changed until it is resumed"), name=fs.account.name)
         observations.file_system_say(fs, text)
         return again(30)
+    if not fs.account.is_trusted:
+        # Whoever answers may be another account, which holds nothing of ours: believe nothing until it is known.
+        text = said(_("account %(name)s is being checked, or failed its check; waiting for it"), name=fs.account.name)
+        observations.file_system_say(fs, text)
+        return again(10)
     storage = doors.storage_for(fs.account)
     if fs.delete_requested_at is not None:
         return _delete(fs, storage)
@@ -365,7 +370,7 @@ def _delete(fs: FileSystem, storage: FileStorage) -> Outcome:
         text = said(_("AWS says %(state)s and deletes it only afterwards"), state=found.state)
         observations.file_system_seen(fs, message=text, **_columns(found))
         return again(POLL_S)
-    if not fs.loses_unexported and found.state == "AVAILABLE" and has_exports(fs):
+    if not fs.loses_unexported and found.state not in ("DELETING", "FAILED") and has_exports(fs):
         # The reading that allowed the request may be minutes old: look again before anything is lost.
         _read_metrics(fs, storage)
         age = (clock.now() - fs.metrics_read_at).total_seconds() if fs.metrics_read_at else None

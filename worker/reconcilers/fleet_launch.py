@@ -56,7 +56,7 @@ CAPACITY_BACKOFF_S = (60, 120, 240, 300, 600)
 #: A block cleans the slot of a lost machine for several minutes; until then a refusal is no lack of capacity.
 BLOCK_CLEANS = timedelta(minutes=15)
 BLOCK_CLEANS_RETRY_S = 300.0
-#: A block that AWS has not delivered to the minute.
+#: A block that AWS has not delivered to the minute, or has already ended: waiting or the end, never a fault.
 _NOT_YET = frozenset({"InvalidCapacityReservationState", "InvalidCapacityReservationState.NotActive"})
 
 
@@ -100,11 +100,13 @@ def _ask(fleet: Fleet, compute: Compute, batch: FleetBatch, batches: int) -> Out
         launches.batch_refused(batch, str(error), is_final=False)
         return _take_down(fleet, compute, batch, batches)
     except (QuotaExceeded, InvalidRequest, AccessDenied, Unsupported, NotFound) as error:
-        # A block that is delivered late says so for some minutes: that is waiting, not a fault.
-        waits = error.code in _NOT_YET and not reservation_ended(fleet)
-        launches.batch_refused(batch, refusal_words(error), is_final=not waits)
+        launches.batch_refused(batch, refusal_words(error), is_final=True)
         return _take_down(fleet, compute, batch, batches)
     except Conflict as error:
+        if error.code in _NOT_YET:
+            # The reservation is not active, or not any more: no other token would change that.
+            launches.batch_refused(batch, refusal_words(error), is_final=bool(reservation_ended(fleet)))
+            return _take_down(fleet, compute, batch, batches)
         # The token was used with other parameters, or its machines were terminated: nothing of this batch
         # lives (we just looked), so the next attempt gets a new token.
         launches.batch_wait(batch)
@@ -123,11 +125,16 @@ def _ask(fleet: Fleet, compute: Compute, batch: FleetBatch, batches: int) -> Out
     return again(0)
 
 
+def attempt_tag(batch: FleetBatch) -> str:
+    """Which call made a machine: each batch counts its attempts from one, so its own number belongs to the tag."""
+    return f"{batch.ordinal}.{batch.attempt}" if batch.ordinal else str(batch.attempt)
+
+
 def _found(fleet: Fleet, compute: Compute, batch: FleetBatch) -> bool:
     """Whether the look after a doubt settled a batch: its machines are there, or were and are gone."""
     everything = compute.instances({v.TAG_UID: fleet.uid})
     if len(choices_of(fleet)) > 1:
-        mine = [m for m in everything if m.tags.get(v.TAG_ATTEMPT) == str(batch.attempt)]
+        mine = [m for m in everything if m.tags.get(v.TAG_ATTEMPT) == attempt_tag(batch)]
     else:
         mine = [m for m in everything if m.client_token == batch.client_token]
     if not mine:
@@ -142,7 +149,7 @@ def _found(fleet: Fleet, compute: Compute, batch: FleetBatch) -> bool:
 
 
 def _call(fleet: Fleet, compute: Compute, batch: FleetBatch) -> list[v.Instance]:
-    tags = {**tags_of(fleet), v.TAG_ATTEMPT: str(batch.attempt)}
+    tags = {**tags_of(fleet), v.TAG_ATTEMPT: attempt_tag(batch)}
     if len(choices_of(fleet)) > 1:
         return _call_choice(fleet, compute, batch, tags)
     request = v.LaunchRequest(
@@ -286,14 +293,14 @@ def replace(fleet: Fleet, compute: Compute, missing: int) -> Outcome:
         made = _call(fleet, compute, batch)
     except (InsufficientCapacity, Throttled) as error:
         return _replacement_waits(fleet, batch, error)
-    except Conflict:
+    except Conflict as error:
+        if error.code in _NOT_YET:
+            return _replacement_waits(fleet, batch, error)
         launches.batch_wait(batch)
         return again(POLL_S)
     except Unavailable:
         return again(POLL_S)
     except (QuotaExceeded, InvalidRequest, AccessDenied, Unsupported, NotFound) as error:
-        if error.code in _NOT_YET:
-            return _replacement_waits(fleet, batch, error)
         launches.batch_refused(batch, refusal_words(error), is_final=True)
         launches.fleet_replaced(fleet, refusal_words(error))
         return again(WATCH_S)

@@ -20,7 +20,9 @@ from apps.capacity.selectors import purchase_by_uid, reservation_by_uid, search_
 from apps.capacity.states import LIVE, PurchaseKind, PurchasePhase, SearchPhase
 from apps.core import clock
 from apps.core.said import said
+from apps.intents.services import intent_ask
 from worker import doors
+from worker.collectors.reservations import KIND as READ_KIND
 from worker.engine import DONE, Outcome, again
 from worker.providers import capacity_values as cv
 from worker.providers import values as v
@@ -110,12 +112,12 @@ def buy(uid: str) -> Outcome:
         case PurchasePhase.BUYING:
             # The call was made, or its worker died just before it; nobody saw its end.
             if purchase.kind == PurchaseKind.ODCR:
-                return _call(purchase, doors.capacity_for(purchase.account))
+                return _again(purchase)
             why = said(_("the worker ended around the call;"))
             observations.purchase_move(purchase, PurchasePhase.UNKNOWN, why)
             return again(0)
         case PurchasePhase.UNKNOWN:
-            return _look(purchase)
+            return _look(purchase) if purchase.account.is_trusted else again(10)
     return DONE
 
 
@@ -128,7 +130,7 @@ def _wait_or_expire(purchase: Purchase) -> Outcome:
 
 def _buy(purchase: Purchase) -> Outcome:
     account = purchase.account
-    if account.is_paused or not account.allows_purchases:
+    if not _may_buy(purchase):
         text = said(_("account %(name)s is paused or allows no purchases; nothing is bought"), name=account.name)
         if purchase.good_until is None or clock.now() < purchase.good_until:
             observations.purchase_say(purchase, text)
@@ -147,7 +149,28 @@ def _buy(purchase: Purchase) -> Outcome:
     return _call(purchase, capacity)
 
 
-def _call(purchase: Purchase, capacity: Capacity) -> Outcome:
+def _may_buy(purchase: Purchase) -> bool:
+    account = purchase.account
+    return account.is_trusted and account.allows_purchases and not account.is_paused
+
+
+def _again(purchase: Purchase) -> Outcome:
+    """An ODCR whose call nobody saw the end of: looked for by tag, then asked again if all still holds."""
+    if not purchase.account.is_trusted:
+        return again(10)
+    capacity = doors.capacity_for(purchase.account)
+    ours = [one for one in _seen(purchase, capacity) if _is_ours(purchase, one)]
+    if ours:
+        _bought(purchase, capacity, [one.provider_id for one in ours])
+        return DONE
+    if not _may_buy(purchase) or (purchase.good_until is not None and clock.now() >= purchase.good_until):
+        why = said(_("the worker ended around the call;"))
+        observations.purchase_move(purchase, PurchasePhase.UNKNOWN, why)
+        return again(0)
+    return _call(purchase, capacity, is_repeat=True)
+
+
+def _call(purchase: Purchase, capacity: Capacity, *, is_repeat: bool = False) -> Outcome:
     """The one call. An ODCR's has a token: asked again, it answers with what it made."""
     tags = {
         v.TAG_UID: purchase.uid,
@@ -175,7 +198,7 @@ def _call(purchase: Purchase, capacity: Capacity) -> Outcome:
             case _:
                 ids = capacity.block_purchase(purchase.offering_id, tags)
     except (Unavailable, Unknown) as error:
-        if error.code in _NEVER_SENT:
+        if error.code in _NEVER_SENT and not is_repeat:
             text = said(_("AWS was not reached, the call was not sent: %(error)s"), error=str(error))
             observations.purchase_move(purchase, PurchasePhase.FAILED, text)
             return DONE
@@ -191,6 +214,10 @@ def _call(purchase: Purchase, capacity: Capacity) -> Outcome:
             # The name is ours alone: a plan of this name is the one an earlier call bought.
             observations.purchase_move(purchase, PurchasePhase.UNKNOWN, str(error))
             return again(0)
+        if is_repeat:
+            # This call was refused; what the one before it did is not known.
+            observations.purchase_move(purchase, PurchasePhase.UNKNOWN, str(error))
+            return again(LOOK_S)
         observations.purchase_move(purchase, PurchasePhase.FAILED, str(error))
         return DONE
     _bought(purchase, capacity, ids)
@@ -242,19 +269,13 @@ def _fields(one: cv.SeenReservation) -> dict[str, Any]:
 
 def _extended(purchase: Purchase) -> Outcome:
     row = reservation_by_uid(purchase.extends.uid) if purchase.extends is not None else None
-    upfront = each = None
-    if row is not None:
-        if row.usd_upfront is not None and purchase.usd_upfront is not None:
-            upfront = row.usd_upfront + purchase.usd_upfront
-        hours = 0.0
-        if row.start_at is not None and purchase.end_at is not None:
-            hours = (purchase.end_at - row.start_at).total_seconds() / 3600
-        each = rules.usd_per_instance_hour(upfront, row.instances, hours)
-    # One commit: a crash between the two would add the price twice.
+    # One commit: a crash in between would add the price twice.
     with transaction.atomic():
         if row is not None:
-            Reservation.objects.filter(pk=row.pk).update(usd_upfront=upfront, usd_per_hour=each)
+            observations.extension_priced(row, purchase)
         observations.purchase_move(purchase, PurchasePhase.BOUGHT, "", reservation=row)
+        # Its new end is read at once: the clock of the old one must not give back what was just paid for.
+        intent_ask(READ_KIND, purchase.account.uid)
     return DONE
 
 
@@ -264,7 +285,11 @@ def _look(purchase: Purchase) -> Outcome:
     if purchase.kind == PurchaseKind.EXTENSION:
         assert purchase.extends is not None
         history = capacity.extensions(purchase.extends.provider_id)
-        mine = [e for e in history if e.offering_id == purchase.offering_id]
+        mine = {e.state for e in history if e.offering_id == purchase.offering_id}
+        if mine == {"payment-failed"}:
+            text = said(_("AWS says %(state)s"), state="payment-failed")
+            observations.purchase_move(purchase, PurchasePhase.FAILED, text)
+            return DONE
         if mine:
             return _extended(purchase)
         found = [
@@ -292,7 +317,7 @@ def cancel(uid: str) -> Outcome:
     row = reservation_by_uid(uid)
     if row is None or row.delete_requested_at is None or row.phase not in LIVE or row.is_adopted:
         return DONE
-    if row.account.is_paused:
+    if row.account.is_paused or not row.account.is_trusted:
         return again(30)
     try:
         doors.capacity_for(row.account).odcr_cancel(row.provider_id)
@@ -303,8 +328,5 @@ def cancel(uid: str) -> Outcome:
     except ProviderError as error:
         observations.reservation_say(row, said(_("not cancelled: %(error)s"), error=str(error)))
         return again(300)
-    from apps.intents.services import intent_ask
-    from worker.collectors.reservations import KIND
-
-    intent_ask(KIND, row.account.uid)
+    intent_ask(READ_KIND, row.account.uid)
     return again(60)

@@ -17,10 +17,10 @@ from apps.capacity import observations as obs
 from apps.capacity import rules
 from apps.capacity.models import Reservation
 from apps.capacity.selectors import reservation_by_uid
-from apps.capacity.states import BLOCKS, LIVE, PREPAID, ReservationPhase
+from apps.capacity.states import BLOCKS, LIVE, PREPAID, PurchasePhase, ReservationPhase
 from apps.clusters.fleet_services import FLEET_INTENT, fleet_end
 from apps.clusters.models import Fleet, Node
-from apps.clusters.services import node_drain
+from apps.clusters.services import node_drain, node_resume
 from apps.clusters.states import FleetPhase, NodePhase
 from apps.core import clock
 from apps.core.said import said
@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 TICK_S = 300.0
 #: After they were asked to stop, jobs have this long to write what they can.
 STOP_GRACE = timedelta(seconds=90)
+#: Who drains and resumes for a block's end.
+BLOCK_CLOCK = "block clock"
 
 
 def watch(uid: str) -> Outcome:
@@ -51,7 +53,8 @@ def watch(uid: str) -> Outcome:
     if row.kind in PREPAID:
         block_charges.charge_hours(row)
     if row.phase not in LIVE:
-        return DONE
+        # The last hour is charged only when what ran in it is known.
+        return again(TICK_S) if row.phase == ReservationPhase.EXPIRED and block_charges.owes(row) else DONE
     now = clock.now()
     if row.phase == ReservationPhase.SCHEDULED and row.start_at is not None:
         # At its start it is looked at at once, so that fleets waiting for it begin.
@@ -89,6 +92,8 @@ def attempts_in(row: Reservation) -> list[Attempt]:
 def _before_the_end(row: Reservation) -> Outcome:
     assert row.end_at is not None
     now, marks = clock.now(), rules.end_marks(row.kind, row.end_at)
+    if row.drain_asked_at is None and now < marks.drain_at:
+        _take_up_again(row)
     facts = {"name": str(row), "end": f"{row.end_at:%Y-%m-%d %H:%M} UTC"}
     if now >= marks.warn_at and row.warned_at is None:
         obs.mark_once(row, "warned_at", "BlockEndsSoon", said(_("%(name)s ends at %(end)s"), **facts))
@@ -126,15 +131,31 @@ def _ask_for_checkpoints(attempts: Sequence[Attempt]) -> tuple[list[str], list[s
     return asked, silent
 
 
+def _drain_words(row: Reservation) -> str:
+    return f"{row} ends at"
+
+
 def _drain(row: Reservation) -> None:
-    actor = system_actor("block clock")
+    actor = system_actor(BLOCK_CLOCK)
     nodes = Node.objects.filter(fleet__reservation=row).exclude(phase=NodePhase.GONE)
     for node in nodes.filter(drain_requested_at__isnull=True):
-        node_drain(actor=actor, node=node, reason=f"{row} ends at {row.end_at:%Y-%m-%d %H:%M} UTC")
+        node_drain(actor=actor, node=node, reason=f"{_drain_words(row)} {row.end_at:%Y-%m-%d %H:%M} UTC")
+
+
+def _take_up_again(row: Reservation) -> None:
+    """Nodes that were drained for an end which an extension has moved take jobs again."""
+    actor = system_actor(BLOCK_CLOCK)
+    drained = Node.objects.filter(fleet__reservation=row, drain_reason__startswith=_drain_words(row))
+    for node in drained.filter(drain_requested_at__isnull=False).exclude(phase=NodePhase.GONE):
+        node_resume(actor=actor, node=node)
 
 
 def _give_back(row: Reservation) -> Outcome:
     """Jobs that still run are stopped so that they start again elsewhere; then the machines go."""
+    if row.extensions.filter(phase=PurchasePhase.BOUGHT, end_at__gt=row.end_at).exists():
+        # Paid for, and AWS's list does not show the new end yet.
+        intent_ask(READ_KIND, row.account.uid)
+        return again(10)
     for attempt in attempts_in(row):
         attempt_stop(attempt, "Requeued")
     text = said(_("its machines are given back before EC2 takes them"))
