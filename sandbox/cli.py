@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sandbox.control.faults import PLANNED, REASONS, SERVICES, SHAPES, STORAGE
+from sandbox.control.faults import CLUSTERS, PLANNED, REASONS, SERVICES, SHAPES, STORAGE
 
 DEFAULT_CONTROL_URL: Final = "http://127.0.0.1:5600"
 CONTROL_URL_VARIABLE: Final = "QD_SANDBOX_CONTROL_URL"
@@ -129,6 +129,11 @@ def parser() -> argparse.ArgumentParser:
     planned.add_argument("--node", required=True)
     planned.add_argument("--code", choices=PLANNED, default=PLANNED[0])
     planned.add_argument("--hours", type=int, default=48, help="until it happens (default 48)")
+    broken = kinds.add_parser("cluster-fails", parents=[control, limits], help="PCS or EKS fails while it makes one")
+    broken.add_argument("--what", choices=CLUSTERS, default=CLUSTERS[0])
+    short = kinds.add_parser("group-no-capacity", parents=[control, limits], help="a node group gets no machines")
+    short.add_argument("--group", default="", help="its name; without it any group")
+    kinds.add_parser("lifecycle-fails", parents=[control, limits], help="HyperPod's lifecycle scripts fail")
 
     faults = commands.add_parser("faults", parents=[control], help="list the faults in force")
     faults.add_argument("--json", action="store_true", dest="as_json")

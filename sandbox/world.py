@@ -67,6 +67,9 @@ FAULT_KINDS = (
     "wrong-reservation",
     "planned-event",
     "payment-failed",
+    "cluster-fails",
+    "group-no-capacity",
+    "lifecycle-fails",
 )
 
 #: PCI addresses of the 8 GPUs of a p5.48xlarge.

@@ -25,6 +25,7 @@ from sandbox.aws.errors import AwsError
 from sandbox.aws.filters import page
 from sandbox.aws.modelcheck import answer_problems, request_problems, service_model
 from sandbox.aws.options import AwsOptions
+from sandbox.aws.signing import path_as_sent
 from sandbox.world import World
 
 _READING: Final = ("describe_", "get_", "list_", "search_", "filter_")
@@ -177,12 +178,13 @@ class Service:
     def _route(self, request: Request) -> tuple[OperationModel, dict[str, str]] | None:
         """The REST operation of a path; the one with the most fixed parts where several fit."""
         best: tuple[int, OperationModel, dict[str, str]] | None = None
+        path = path_as_sent(request)
         for name in self.model.operation_names:
             operation = self.model.operation_model(name)
             if operation.http.get("method") != request.method:
                 continue
             template = str(operation.http["requestUri"]).split("?")[0]
-            found = _path_pattern(template).fullmatch(request.path)
+            found = _path_pattern(template).fullmatch(path)
             if found is None:
                 continue
             fixed = len(re.sub(r"\{[^}]+\}", "", template))

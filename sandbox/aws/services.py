@@ -6,11 +6,14 @@ from pathlib import Path
 
 from sandbox.aws.costexplorer import CostExplorer
 from sandbox.aws.efs import Efs
+from sandbox.aws.eks import Eks
 from sandbox.aws.fsx import Fsx
 from sandbox.aws.options import AwsOptions
+from sandbox.aws.pcs import Pcs
 from sandbox.aws.pricing import Pricing
 from sandbox.aws.quotas import Quotas
 from sandbox.aws.sagemaker import SageMaker
+from sandbox.aws.secretsmanager import SecretsManager
 from sandbox.aws.service import Service
 from sandbox.aws.state import Cloud
 from sandbox.world import World
@@ -18,7 +21,11 @@ from sandbox.world import World
 
 def services_of(options: AwsOptions, world: World, state_dir: Path, cloud: Cloud) -> dict[str, Service]:
     """All services of one account, each with what it kept."""
+    keys = SecretsManager(options, world, state_dir)
     found: list[Service] = [
+        keys,
+        Pcs(options, world, state_dir, keys=keys, cloud=cloud),
+        Eks(options, world, state_dir, cloud=cloud),
         Quotas(options, world, state_dir),
         Pricing(options, world, state_dir),
         CostExplorer(options, world, state_dir, cloud),

@@ -38,6 +38,9 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "wrong-reservation": frozenset({"type", "times", "seconds"}),
     "planned-event": frozenset({"node", "code", "hours"}),
     "payment-failed": frozenset({"times", "seconds"}),
+    "cluster-fails": frozenset({"what", "times", "seconds"}),
+    "group-no-capacity": frozenset({"group", "times", "seconds"}),
+    "lifecycle-fails": frozenset({"times", "seconds"}),
 }
 
 #: What AWS may plan for a machine, and reasons for which machines die while they start.
@@ -52,6 +55,9 @@ REASONS: Final = (
 
 #: What of FSx can be told to fail.
 STORAGE: Final = ("file-system", "association")
+
+#: What of a cluster can be told to fail.
+CLUSTERS: Final = ("pcs-cluster", "pcs-group", "pcs-queue", "eks-cluster")
 
 #: A jump further than a block's longest life shows nothing new.
 MOST_HOURS_AHEAD: Final = 24 * 183
@@ -246,6 +252,18 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
             raise BadFault(f"what: {thing!r} is none of {', '.join(STORAGE)}")
         parameters["what"] = thing
         what = f"The next {thing} fails while it is made"
+    elif kind == "cluster-fails":
+        thing = str(given.get("what") or CLUSTERS[0])
+        if thing not in CLUSTERS:
+            raise BadFault(f"what: {thing!r} is none of {', '.join(CLUSTERS)}")
+        parameters["what"] = thing
+        what = f"The next {thing} fails while it is made"
+    elif kind == "group-no-capacity":
+        if group := _word(given, "group"):
+            parameters["group"] = group
+        what = f"No machines for node group {group or 'of any name'}"
+    elif kind == "lifecycle-fails":
+        what = "HyperPod's lifecycle scripts fail"
     else:
         service = str(given.get("service") or "")
         if service not in SERVICES:

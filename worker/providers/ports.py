@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from worker.providers import capacity_values as cv
+from worker.providers import cluster_values as kv
 from worker.providers import storage_values as sv
 from worker.providers import values as v
 
@@ -249,4 +250,72 @@ class Capacity(Protocol):
 
     def odcr_cancel(self, provider_id: str) -> None:
         """Give an ODCR back; its machines run on on demand. ``NotFound`` when it is gone."""
+
+
+class ClusterService(Protocol):
+    """Clusters of one kind in one account, kept by an AWS service. Every method makes one call or all pages of one.
+
+    Raises only ``worker.providers.errors``. ``*_ensure`` look for what is there under the name first and make it only
+    where nothing is; a thing of that name that carries another uid is a ``Conflict``. ``tokens`` that a service takes
+    were written before. Deletions raise ``NotFound`` once the thing is gone.
+    """
+
+    def cluster_ensure(self, spec: kv.ClusterSpec, client_token: str) -> kv.SeenCluster:
+        """Make it, or return ours of that name; exactly one attempt where the service takes no token."""
+        ...
+
+    def cluster(self, name: str) -> kv.SeenCluster:
+        """One by name or id; ``NotFound``."""
+        ...
+
+    def cluster_delete(self, name: str) -> None:
+        """Ask for deletion; ``Conflict`` while groups exist, ``NotFound`` when gone."""
+        ...
+
+    def prepare(self, cluster: kv.SeenCluster, settings: Mapping[str, Any], tags: Mapping[str, str], step: str) -> str:
+        """One idempotent bit of a step between control plane and groups; "" when it is done, else what is awaited."""
+        ...
+
+    def group_ensure(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, client_token: str) -> kv.SeenGroup:
+        """Make it, or return what the token or the name stands for."""
+        ...
+
+    def groups(self, cluster: kv.SeenCluster) -> tuple[kv.SeenGroup, ...]:
+        """All groups of a cluster, ours or not."""
+        ...
+
+    def group_resize(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, seen: kv.SeenGroup, client_token: str) -> None:
+        """Ask for other counts; asking twice changes nothing."""
+        ...
+
+    def group_delete(self, cluster: kv.SeenCluster, provider_id: str) -> None:
+        """Ask for deletion; ``NotFound`` when gone."""
+        ...
+
+    def template_ensure(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, client_token: str) -> str:
+        """The launch template that the group needs, by its id; "" where it needs none."""
+        ...
+
+    def template_delete(self, uid: str) -> None:
+        """Take the group's launch template away; ``NotFound`` when gone."""
+        ...
+
+    def queue_ensure(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, group_id: str, client_token: str) -> str:
+        """The queue in front of a group: its id once it is active, "" while it is made or where there is none."""
+        ...
+
+    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
+        """Ask for deletion; ``NotFound`` when gone or where there is none."""
+        ...
+
+    def members(self, cluster: kv.SeenCluster) -> tuple[kv.SeenMember, ...]:
+        """The machines, each with the name of its group."""
+        ...
+
+    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
+        """The newest events that the service keeps, the oldest first; none where it keeps none."""
+        ...
+
+    def nodes_act(self, cluster: kv.SeenCluster, verb: str, provider_ids: Sequence[str]) -> tuple[kv.NodeAnswer, ...]:
+        """Replace or reboot up to 25 nodes; an answer for each. ``Unsupported`` where the service cannot."""
         ...

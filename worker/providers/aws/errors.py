@@ -40,8 +40,10 @@ QUOTA: Final = frozenset(
         "PrivateIpAddressLimitExceeded",
         "ResourceCountExceeded",
         "ResourceLimitExceeded",
+        "ResourceLimitExceededException",
         "SecurityGroupsPerInterfaceLimitExceeded",
         "ServiceLimitExceeded",
+        "ServiceQuotaExceededException",
         "VcpuLimitExceeded",
         "VolumeLimitExceeded",
     }
@@ -93,6 +95,7 @@ AUTH: Final = frozenset(
 CONFLICT: Final = frozenset(
     {
         "ConcurrentModification",
+        "ConflictException",
         "DataRepositoryTaskExecuting",
         "DependencyViolation",
         "FileSystemAlreadyExists",
@@ -157,6 +160,7 @@ _NOT_FOUND: Final = frozenset(
         "MountTargetNotFound",
         "NoSuchEntity",
         "NoSuchResourceException",
+        "ResourceNotFound",
         "ResourceNotFoundException",
     }
 )
