@@ -1,4 +1,4 @@
-"""NodeGroup, ClusterStep, NodeAction: what clusters that AWS keeps are made of and asked for."""
+"""NodeGroup, ClusterStep, ClusterEvent, NodeAction: what clusters that AWS keeps are made of and asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from apps.clusters.states import (
 )
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField, SaidJSONField
+from apps.teams.models import Team
 
 
 def _known(choices: type[models.TextChoices], name: str, field: str = "phase") -> models.CheckConstraint:
@@ -28,13 +29,15 @@ class NodeGroup(Reconciled):
     """Equal machines of a cluster that AWS keeps: a PCS compute node group, an EKS node group, a HyperPod group.
 
     ``nodes`` is the wish (PCS scales between ``min_nodes`` and it), ``observed_nodes`` and ``target_nodes`` what AWS
-    says. ``role_arn`` is the group's role, PCS's instance profile. ``queue`` is the Slurm queue in front of it.
+    says. ``team`` owns it. ``role_arn`` is the group's role, PCS's instance profile. ``queue`` is the Slurm queue in
+    front of it.
     ``health`` are AWS's issues, each ``{code, message, advice}``. ``client_token`` is written before AWS is asked.
     """
 
     uid_prefix = "grp"
 
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="groups")
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.PROTECT, related_name="groups")
     name = models.CharField(max_length=63)
     instance_type = models.CharField(max_length=40)
     nodes = models.PositiveIntegerField(default=0)
@@ -102,6 +105,33 @@ class ClusterStep(models.Model):
     def __str__(self) -> str:
         """Name and state."""
         return f"{self.name} {self.state}"
+
+
+class ClusterEvent(models.Model):
+    """One event that the service keeps about a cluster: once, however often and in whatever pairs it is told.
+
+    ``reason`` is AWS's failure message; many events have none.
+    """
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="events")
+    provider_id = models.CharField(max_length=64)
+    at = models.DateTimeField()
+    level = models.CharField(max_length=10, blank=True, default="")
+    resource = models.CharField(max_length=40, blank=True, default="")
+    text = models.CharField(max_length=600)
+    reason = models.CharField(max_length=600, blank=True, default="")
+    group_name = models.CharField(max_length=63, blank=True, default="")
+    node_id = models.CharField(max_length=40, blank=True, default="")
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "provider_id"], name="clusters_one_row_per_event"),
+        ]
+
+    def __str__(self) -> str:
+        """What happened."""
+        return self.text
 
 
 class NodeAction(Recorded):
