@@ -322,7 +322,7 @@ KINDS_MANAGED = frozenset(set(K) - {K.SLURM})
 KINDS_HYPERPOD = frozenset({K.HYPERPOD_SLURM, K.HYPERPOD_EKS})
 KINDS_GROUPED = frozenset({K.PCS, K.HYPERPOD_SLURM, K.HYPERPOD_EKS, K.EKS})
 #: Kinds of which the portal itself can make one.
-KINDS_MADE = frozenset({K.PCS, K.HYPERPOD_SLURM, K.HYPERPOD_EKS, K.EKS})
+KINDS_MADE = KINDS_MANAGED
 KINDS_SLURM = frozenset({K.SLURM, K.PARALLELCLUSTER, K.PCS, K.HYPERPOD_SLURM})
 
 #: (step, expected seconds) by kind, for a cluster that is made.
@@ -331,7 +331,7 @@ CLUSTER_STEPS: dict[str, tuple[tuple[str, int], ...]] = {
     K.EKS: ((S.CONTROL, 600), (S.ACCESS, 5), (S.ADDONS, 120), (S.GROUPS, 240), (S.USE, 1)),
     K.HYPERPOD_SLURM: ((S.CONTROL, 1200), (S.NODES, 300), (S.USE, 1)),
     K.HYPERPOD_EKS: ((S.CONTROL, 1200), (S.NODES, 300), (S.USE, 1)),
-    K.PARALLELCLUSTER: ((S.FIND, 5), (S.USE, 1)),
+    K.PARALLELCLUSTER: ((S.CONTROL, 900), (S.NODES, 300), (S.USE, 1)),
 }
 #: The same for one that is there already.
 ADOPT_STEPS: tuple[tuple[str, int], ...] = ((S.FIND, 5), (S.GROUPS, 5), (S.USE, 1))

@@ -83,7 +83,10 @@ def rendered(error: AwsError, service: str) -> tuple[int, str, bytes]:
     """Status, content type and body of an error in the protocol of ``service`` (its signing name)."""
     request_id = str(uuid.uuid4())
     code, message = escape(error.code), escape(error.message)
-    if service not in (EC2, "sts"):
+    if service == "s3":
+        body = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>{request_id}</RequestId></Error>"
+        return error.status, "application/xml", body.encode()
+    if service not in (EC2, "sts", "cloudformation"):
         body = json.dumps({"__type": error.code, "code": error.code, "message": error.message})
         return error.status, "application/x-amz-json-1.1", body.encode()
     if service == EC2:

@@ -27,7 +27,6 @@ from sandbox.aws.errors import EC2, AwsError, ConnectionCut, HtmlAnswer, invalid
 from sandbox.aws.fsx import Fsx
 from sandbox.aws.joining import Joiner
 from sandbox.aws.launch import terminate
-from sandbox.aws.service import Service
 from sandbox.aws.services import services_of
 from sandbox.aws.state import Cloud, new_id
 from sandbox.serving import ThreadedServer
@@ -51,7 +50,7 @@ class AwsServer:
         seed(self.options)
         self.cloud = Cloud(self.options, state_dir)
         self.cloud.book.follow(world)
-        self.services: dict[str, Service] = services_of(self.options, world, state_dir, self.cloud)
+        self.services = services_of(self.options, world, state_dir, self.cloud)
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._joiner = Joiner(self.cloud, world)
         self._server = ThreadedServer("aws", host, port, self)

@@ -9,6 +9,7 @@ from sandbox.aws.efs import Efs
 from sandbox.aws.eks import Eks
 from sandbox.aws.fsx import Fsx
 from sandbox.aws.options import AwsOptions
+from sandbox.aws.parallelcluster import Bucket, CloudFormation, ParallelClusterApi
 from sandbox.aws.pcs import Pcs
 from sandbox.aws.pricing import Pricing
 from sandbox.aws.quotas import Quotas
@@ -19,11 +20,17 @@ from sandbox.aws.state import Cloud
 from sandbox.world import World
 
 
-def services_of(options: AwsOptions, world: World, state_dir: Path, cloud: Cloud) -> dict[str, Service]:
+def services_of(
+    options: AwsOptions, world: World, state_dir: Path, cloud: Cloud
+) -> dict[str, Service | Bucket | ParallelClusterApi]:
     """All services of one account, each with what it kept."""
     keys = SecretsManager(options, world, state_dir)
-    found: list[Service] = [
+    stacks = CloudFormation(options, world, state_dir, cloud=cloud)
+    found: list[Service | Bucket | ParallelClusterApi] = [
         keys,
+        stacks,
+        Bucket(stacks),
+        ParallelClusterApi(stacks),
         Pcs(options, world, state_dir, keys=keys, cloud=cloud),
         Eks(options, world, state_dir, cloud=cloud),
         Quotas(options, world, state_dir),

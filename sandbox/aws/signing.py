@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from botocore.auth import SigV4Auth
+from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.sts.models import sts_backends
@@ -100,8 +100,9 @@ def _expected(request: Request, signed: Signature, secret: str) -> str:
     headers = {name: request.headers[name] for name in signed.headers if name in request.headers}
     again: Any = AWSRequest(method=request.method, url=url, headers=headers, data=request.get_data())
     again.context["timestamp"] = request.headers.get("X-Amz-Date", "")
-    if "X-Amz-Content-SHA256" in request.headers:
+    if "X-Amz-Content-SHA256" in request.headers and "X-Amz-Content-SHA256" not in again.headers:
         again.headers["X-Amz-Content-SHA256"] = request.headers["X-Amz-Content-SHA256"]
-    signer: Any = SigV4Auth(Credentials(signed.access_key_id, secret), signed.service, signed.region)
+    kind = S3SigV4Auth if signed.service == "s3" else SigV4Auth
+    signer: Any = kind(Credentials(signed.access_key_id, secret), signed.service, signed.region)
     to_sign = signer.string_to_sign(again, signer.canonical_request(again))
     return str(signer.signature(to_sign, again))

@@ -57,7 +57,7 @@ REASONS: Final = (
 STORAGE: Final = ("file-system", "association")
 
 #: What of a cluster can be told to fail.
-CLUSTERS: Final = ("pcs-cluster", "pcs-group", "pcs-queue", "eks-cluster")
+CLUSTERS: Final = ("pcs-cluster", "pcs-group", "pcs-queue", "eks-cluster", "parallelcluster")
 
 #: A jump further than a block's longest life shows nothing new.
 MOST_HOURS_AHEAD: Final = 24 * 183

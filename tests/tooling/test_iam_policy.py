@@ -32,6 +32,7 @@ PREFIXES = {
     "cloudformation": "cloudformation",
     "ssm": "ssm",
     "secretsmanager": "secretsmanager",
+    "s3": "s3",
 }
 #: Which services a file calls where it does not name them as text.
 IMPLIED = {"compute.py": ("ec2", "sts"), "preflight.py": ("ec2", "service-quotas"), "live_check.py": ("ec2",)}
@@ -79,7 +80,7 @@ BUYING = {"ec2:PurchaseCapacityBlock", "ec2:PurchaseCapacityBlockExtension", "sa
 
 def test_every_action_exists() -> None:
     known = {action for service in PREFIXES for action in operations(service).values()}
-    known |= {"iam:PassRole", "ec2:CreateTags", "pcs:TagResource"}
+    known |= {"iam:PassRole", "ec2:CreateTags", "pcs:TagResource", "s3:GetObjectVersion", "execute-api:Invoke"}
     for action in actions("Allow") + actions("Deny") + actions("Allow", PURCHASES):
         assert any(fnmatch.fnmatchcase(name, action) for name in known), action
 

@@ -13,9 +13,12 @@ from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.exceptions import NoCredentialsError
+from botocore.httpsession import URLLib3Session
 
 from worker.providers.aws.errors import CallBudgetSpent
 from worker.providers.values import CloudAccess
@@ -144,6 +147,31 @@ def creating_client(access: CloudAccess, service: str) -> Any:
     """A client of any service for what creates or spends: exactly one HTTP attempt a call."""
     with _build_lock:
         return _service(access, service, 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _signer(access: CloudAccess) -> tuple[boto3.Session, URLLib3Session]:
+    proxies: dict[str, str] | None = {} if access.endpoint_url and _is_loopback(access.endpoint_url) else None
+    # botocore itself passes the pair of times to connect and to read; its stubs know the single number only.
+    wait: Any = (CONNECT_TIMEOUT_S, CALL_LIMIT_S - CONNECT_TIMEOUT_S)
+    return _session(access), URLLib3Session(timeout=wait, proxies=proxies)
+
+
+def signed_request(access: CloudAccess, method: str, url: str, body: str, service: str) -> tuple[int, str]:
+    """One HTTP attempt at an address that takes AWS's signatures (API Gateway): status and text of the answer.
+
+    Redirects are not followed. Raises what botocore raises.
+    """
+    with _build_lock:
+        session, http = _signer(access)
+    keys = session.get_credentials()
+    if keys is None:
+        raise NoCredentialsError
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    request = AWSRequest(method=method, url=url, data=body.encode(), headers=headers)
+    SigV4Auth(keys.get_frozen_credentials(), service, access.region).add_auth(request)
+    answer = http.send(request.prepare())
+    return int(answer.status_code), str(answer.text)
 
 
 @functools.lru_cache(maxsize=64)

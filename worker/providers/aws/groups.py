@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from worker.providers import cluster_values as kv
@@ -99,28 +100,32 @@ class Templates:
             reading_client(self._access, "ec2").delete_launch_template(LaunchTemplateName=template_name(uid))
 
 
-def machines(access: v.CloudAccess, tag: str, value: str, group_tag: str) -> tuple[kv.SeenMember, ...]:
-    """Living EC2 machines with a tag of a service, each with what another tag says as its group."""
+def tagged_machines(access: v.CloudAccess, tag: str, value: str) -> tuple[tuple[kv.SeenMember, Mapping[str, str]], ...]:
+    """Living EC2 machines with a tag of a service, each with all its tags; no group is known yet."""
     found = []
     for raw in _instances(access, tag, value):
         machine = convert.instance(raw)
         state = _STATES.get(machine.state)
         if state is None:
             continue
-        found.append(
-            kv.SeenMember(
-                provider_id=machine.provider_id,
-                name=machine.name,
-                group=machine.tags.get(group_tag, ""),
-                state=state,
-                word=machine.state,
-                instance_type=machine.instance_type,
-                message=machine.state_reason,
-                private_ip=machine.private_ip,
-                zone_id=machine.zone_id,
-            )
+        member = kv.SeenMember(
+            provider_id=machine.provider_id,
+            name=machine.name,
+            group="",
+            state=state,
+            word=machine.state,
+            instance_type=machine.instance_type,
+            message=machine.state_reason,
+            private_ip=machine.private_ip,
+            zone_id=machine.zone_id,
         )
+        found.append((member, machine.tags))
     return tuple(found)
+
+
+def machines(access: v.CloudAccess, tag: str, value: str, group_tag: str) -> tuple[kv.SeenMember, ...]:
+    """The same, each with what another tag says as its group."""
+    return tuple(replace(m, group=tags.get(group_tag, "")) for m, tags in tagged_machines(access, tag, value))
 
 
 def _instances(access: v.CloudAccess, tag: str, value: str) -> Iterator[Any]:
