@@ -135,10 +135,10 @@ def test_the_name_is_the_only_key(service: ParallelCluster, spec: kv.ClusterSpec
     eventually(lambda: is_gone(service, spec.name))
 
 
-def test_a_reply_that_was_lost_is_found_again(server: AwsServer, service: ParallelCluster, spec: kv.ClusterSpec) -> None:
-    server.world.fault_add(
-        "server-error", left=1, service="aws", operation="CreateCluster", shape="lost-reply"
-    )
+def test_a_reply_that_was_lost_is_found_again(
+    server: AwsServer, service: ParallelCluster, spec: kv.ClusterSpec
+) -> None:
+    server.world.fault_add("server-error", left=1, service="aws", operation="CreateCluster", shape="lost-reply")
     with pytest.raises(errors.Unavailable):
         service.cluster_ensure(spec, "")
     assert service.cluster_ensure(spec, "").name == spec.name
@@ -171,7 +171,9 @@ def test_a_configuration_that_cannot_be_read_is_told(server: AwsServer, access: 
     assert seen.facts["config"] == ""
     assert "not authorized" in seen.facts["config_problem"]
     # Machines tell of the queues that have any.
-    assert [(g.name, g.current_nodes, g.settings["queue"]) for g in service.groups(seen)] == [("train/p5en", 2, "train")]
+    assert [(g.name, g.current_nodes, g.settings["queue"]) for g in service.groups(seen)] == [
+        ("train/p5en", 2, "train")
+    ]
     stacks.remove("closed")
     eventually(lambda: server.census()["stacks"] == 0)
 
