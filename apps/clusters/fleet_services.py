@@ -131,6 +131,9 @@ def _refuse(problems: list[FieldProblem]) -> None:
 
 def _account(cluster: Cluster) -> CloudAccount:
     account = cluster.account
+    if cluster.is_managed:
+        text = _("machines of %(kind)s come in node groups; add one to the cluster instead of a fleet")
+        raise TransitionConflict(text % {"kind": cluster.get_kind_display()})
     if account is None:
         raise TransitionConflict(f"cluster {cluster.name} has no cloud account, so machines cannot be launched for it")
     if account.phase != AccountPhase.CONNECTED:
