@@ -12,6 +12,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from apps.clusters import pcluster_rules
 from apps.clusters.states import KINDS_HYPERPOD, KINDS_MADE, KINDS_MANAGED, ClusterKind
 from apps.core.errors import FieldProblem
 
@@ -49,12 +50,13 @@ _EKS_CLUSTER = re.compile(r"^arn:aws[a-z-]*:eks:([a-z0-9-]+):(\d{12}):cluster/([
 
 @dataclass(frozen=True)
 class Place:
-    """The account that a cluster is made in: its uid and name here, its number and region at AWS ("" unknown)."""
+    """The account that a cluster is made in: its uid and name here, its number, region and address at AWS."""
 
     uid: str
     name: str
     number: str
     region: str
+    endpoint_url: str = ""
 
 
 def size_for(nodes: int) -> str | None:
@@ -92,9 +94,7 @@ def kind_problems(kind: str, *, is_adopted: bool) -> list[FieldProblem]:
     """Whether the portal makes, or watches, clusters of this kind."""
     if kind in (KINDS_MANAGED if is_adopted else KINDS_MADE):
         return []
-    if kind == ClusterKind.PARALLELCLUSTER:
-        text = _("ParallelCluster is made by its own command line; adopt the cluster once it is there")
-    elif kind == ClusterKind.SLURM:
+    if kind == ClusterKind.SLURM:
         text = _("a Slurm of your own is connected by its address, not made")
     else:
         known = ", ".join(k.value for k in ClusterKind if k in KINDS_MADE)
@@ -113,6 +113,8 @@ def name_problems(kind: str, name: str) -> list[FieldProblem]:
         return [FieldProblem("/name", "invalid", _("lower-case letters, digits and dashes, at most 59"))]
     if kind == ClusterKind.PCS and not (name[0].isalpha() and 3 <= len(name) <= 40):
         return [FieldProblem("/name", "invalid", _("PCS wants 3 to 40 characters, the first a letter"))]
+    if kind == ClusterKind.PARALLELCLUSTER and not name[0].isalpha():
+        return [FieldProblem("/name", "invalid", _("ParallelCluster wants a letter first"))]
     if kind in KINDS_HYPERPOD and name.endswith("-"):
         return [FieldProblem("/name", "invalid", _("HyperPod takes no dash at the end"))]
     return []
@@ -181,6 +183,13 @@ def settings_problems(kind: str, settings: Mapping[str, Any], place: Place) -> l
             return _eks(settings, place)
         case ClusterKind.HYPERPOD_SLURM | ClusterKind.HYPERPOD_EKS:
             return _hyperpod(kind, settings, place)
+        case ClusterKind.PARALLELCLUSTER:
+            return [
+                *pcluster_rules.config_problems(str(settings.get("config") or ""), place.region),
+                *pcluster_rules.api_problems(
+                    str(settings.get("pcluster_api_url") or ""), place.region, place.endpoint_url
+                ),
+            ]
         case _:
             return []
 

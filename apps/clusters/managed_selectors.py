@@ -92,7 +92,7 @@ def group_counts(clusters: list[Cluster]) -> dict[int, tuple[int, int]]:
 
 def place_of(account: CloudAccount) -> Place:
     """The account as the rules know it."""
-    return Place(account.uid, account.name, account.observed_account_id, account.region)
+    return Place(account.uid, account.name, account.observed_account_id, account.region, account.endpoint_url)
 
 
 def machine_of(instance_type: str) -> TypeFacts | None:

@@ -21,6 +21,7 @@ from apps.clusters.services import ClusterInUse, live_jobs
 from apps.clusters.states import (
     ADOPT_STEPS,
     CLUSTER_STEPS,
+    KINDS_GROUPED,
     KINDS_HYPERPOD,
     KINDS_SLURM,
     ClusterKind,
@@ -100,6 +101,9 @@ def cluster_create(
     """
     operate(actor)
     problems = managed_rules.kind_problems(kind, is_adopted=False)
+    if groups and kind not in KINDS_GROUPED:
+        text = _("groups of this kind are defined in its configuration")
+        problems.append(FieldProblem("/groups", "not-here", text))
     refuse(problems)
     place = place_of(account)
     settings = dict(settings)
@@ -137,7 +141,13 @@ def cluster_create(
 
 
 def cluster_adopt(
-    *, actor: Actor, account: CloudAccount, kind: str, name: str, name_at_provider: str, **reach: str
+    *,
+    actor: Actor,
+    account: CloudAccount,
+    kind: str,
+    name: str,
+    name_at_provider: str,
+    **reach: str,
 ) -> Cluster:
     """Watch a cluster that is in the account; it is never deleted from here.
 

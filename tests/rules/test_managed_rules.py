@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.clusters import group_rules, managed_rules
+from apps.clusters import group_rules, managed_rules, pcluster_rules
 from apps.clusters.group_rules import Kept, TypeFacts, Wish
 from apps.clusters.managed_rules import Place
 
@@ -82,6 +82,60 @@ def asked(kind: str, *, kept: Kept | None = None, machine: TypeFacts | None = P5
     wish = replace(WISHES[kind], **changes)
     found = group_rules.wish_problems(kind, wish, place=PLACE, machine=machine, kept=kept, version=version)
     return {(p.pointer, p.code): p.detail for p in found}
+
+
+CONFIG = """
+Region: us-east-2
+Image: {Os: ubuntu2204}
+HeadNode: {InstanceType: m5.xlarge}
+Scheduling:
+  Scheduler: slurm
+  SlurmQueues:
+  - Name: train
+    ComputeResources:
+    - {Name: p5, InstanceType: p5.48xlarge, MinCount: 2, MaxCount: 4}
+    - {Name: any, Instances: [{InstanceType: p5en.48xlarge}], MaxCount: 8}
+"""
+API = "https://abc.execute-api.us-east-2.amazonaws.com/prod"
+
+
+@pytest.mark.parametrize(
+    ("config", "api", "pointer", "words"),
+    [
+        ("", API, "/config", "paste the configuration"),
+        ("a: [1", API, "/config", "not YAML"),
+        ("- 1", API, "/config", "HeadNode and Scheduling"),
+        ("a: 1", API, "/config", "Image, HeadNode, Scheduling is missing"),
+        (CONFIG.replace("us-east-2", "us-west-2"), API, "/config", "it is for us-west-2"),
+        (CONFIG.replace("Scheduler: slurm", "Scheduler: awsbatch"), API, "/config", "must be slurm"),
+        (CONFIG.replace("SlurmQueues", "Queues"), API, "/config", "no queue"),
+        ("x" * 100_001, API, "/config", "longer than"),
+        (CONFIG, "", "/pcluster_api_url", "execute-api.us-east-2"),
+        (CONFIG, "https://evil.example/prod", "/pcluster_api_url", "execute-api.us-east-2"),
+        (CONFIG, API.replace("https", "http"), "/pcluster_api_url", "https://"),
+        (CONFIG, "https://a@abc.execute-api.us-east-2.amazonaws.com/", "/pcluster_api_url", "https://"),
+    ],
+)
+def test_a_bad_configuration_of_parallelcluster_says_why(config: str, api: str, pointer: str, words: str) -> None:
+    settings = {"config": config, "pcluster_api_url": api}
+    found = managed_rules.settings_problems("parallelcluster", settings, PLACE)
+    assert [p.pointer for p in found] == [pointer], found
+    assert words in found[0].detail
+
+
+def test_machines_of_a_configuration() -> None:
+    assert managed_rules.settings_problems("parallelcluster", {"config": CONFIG, "pcluster_api_url": API}, PLACE) == []
+    local = replace(PLACE, endpoint_url="http://127.0.0.1:4566")
+    here = {"config": CONFIG, "pcluster_api_url": "http://127.0.0.1:4566/parallelcluster"}
+    assert managed_rules.settings_problems("parallelcluster", here, local) == []
+    found = [(m.name, m.instance_type, m.least, m.most) for m in pcluster_rules.machines(CONFIG)]
+    assert found == [
+        ("HeadNode", "m5.xlarge", 1, 1),
+        ("train/p5", "p5.48xlarge", 2, 4),
+        ("train/any", "p5en.48xlarge", 0, 8),
+    ]
+    assert pcluster_rules.machines("[") == []
+    assert pcluster_rules.machines("Scheduling: {SlurmQueues: [3]}") == []
 
 
 @pytest.mark.parametrize("kind", sorted(SETTINGS))
@@ -304,7 +358,7 @@ def test_names_of_clusters(kind: str, name: str, is_right: bool) -> None:
 
 
 def test_what_cannot_be_made_says_what_to_do_instead() -> None:
-    assert "adopt" in managed_rules.kind_problems("parallelcluster", is_adopted=False)[0].detail
+    assert managed_rules.kind_problems("parallelcluster", is_adopted=False) == []
     assert managed_rules.kind_problems("parallelcluster", is_adopted=True) == []
     assert "by its address" in managed_rules.kind_problems("slurm", is_adopted=True)[0].detail
     assert "pcs" in managed_rules.kind_problems("nomad", is_adopted=False)[0].detail
