@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from sandbox.aws.errors import AwsError
-from sandbox.aws.group_machines import scale
+from sandbox.aws.group_machines import Wanted, reservation_problem, scale, target_of
 from sandbox.aws.network import subnet_of
 from sandbox.aws.options import ACCOUNT_ID
 from sandbox.aws.service import Service
 from sandbox.aws.state import Cloud
 
+#: EKS itself scales a group in this long before its block ends.
+_SCALE_IN_S: Final = 40 * 60
 _VERSIONS: Final = ("1.32", "1.33", "1.34")
 _ADDONS: Final = {
     "vpc-cni": "v1.20.4-eksbuild.1",
@@ -50,6 +52,8 @@ class Eks(Service):
                     if kind == "clusters":
                         for entry in [k for k in self.rows("entries") if k.startswith(f"{key}|")]:
                             del self.rows("entries")[entry]
+                elif kind == "nodegroups" and thing["status"] in ("ACTIVE", "DEGRADED"):
+                    self._keep(thing, now)
 
     def _made(self, kind: str, thing: dict[str, Any]) -> None:
         was, thing["status"] = thing["status"], "ACTIVE"
@@ -57,25 +61,70 @@ class Eks(Service):
             thing["status"] = "FAILED"
         if kind != "nodegroups":
             return
-        thing["issues"] = []
-        short = self.world.fault_use("group-no-capacity", group=thing["name"])
-        if short is not None:
-            # An Auto Scaling group starts what it can: no all-or-nothing here.
+        self._fill(thing)
+        if thing["issues"]:
             thing["status"] = "CREATE_FAILED" if was == "CREATING" else "DEGRADED"
-            thing["issues"] = [
+
+    def _keep(self, group: dict[str, Any], now: float) -> None:
+        """What goes on without a call: the scheduled action before a block's end, and an Auto Scaling group's tries."""
+        end = self._block_end(group)
+        if end is not None and now >= end - _SCALE_IN_S and not group.get("scaled_in"):
+            group["scaled_in"] = True
+            group["scaling"] = {**group["scaling"], "minSize": 0, "desiredSize": 0}
+            self._scale(group, 0)
+        if group["issues"] and now >= group["since"] + self.options.cluster_create_s / 2:
+            group["since"] = now
+            self._fill(group)
+            group["status"] = "DEGRADED" if group["issues"] else "ACTIVE"
+
+    def _fill(self, group: dict[str, Any]) -> None:
+        """Start what is missing. An Auto Scaling group starts what it can: no all-or-nothing here."""
+        problem = ""
+        if self.world.fault_use("group-no-capacity", group=group["name"]) is not None:
+            problem = (
+                f"We currently do not have sufficient {group['type']} capacity in the Availability Zone you requested."
+            )
+        problem = problem or self._scale(group, group["scaling"]["desiredSize"])
+        group["issues"] = []
+        if problem:
+            group["issues"] = [
                 {
                     "code": "AsgInstanceLaunchFailures",
-                    "message": "Could not launch On-Demand Instances. InsufficientInstanceCapacity - We currently do "
-                    f"not have sufficient {thing['type']} capacity in the Availability Zone you requested.",
-                    "resourceIds": [thing["asg"]],
+                    "message": f"Could not launch On-Demand Instances. InsufficientInstanceCapacity - {problem}",
+                    "resourceIds": [group["asg"]],
                 }
             ]
-        else:
-            self._scale(thing, thing["scaling"]["desiredSize"])
 
-    def _scale(self, group: Mapping[str, Any], count: int) -> None:
-        tags = {"eks:cluster-name": group["cluster"], "eks:nodegroup-name": group["name"]}
-        scale(self._cloud, tags, group["type"], group["subnets"][0], count)
+    def _scale(self, group: Mapping[str, Any], count: int) -> str:
+        wanted = Wanted(
+            tags={"eks:cluster-name": group["cluster"], "eks:nodegroup-name": group["name"]},
+            instance_type=group["type"],
+            subnet_id=group["subnets"][0],
+            template=self._template(group["template"]) if group["template"] else {},
+        )
+        return scale(self._cloud, self.world, wanted, count)
+
+    def _block_row(self, group: Mapping[str, Any]) -> dict[str, Any] | None:
+        if group["capacity"] != "CAPACITY_BLOCK" or not group["template"]:
+            return None
+        template = self._cloud.templates.get(group["template"].get("id", ""))
+        if template is None:
+            return None
+        with self._cloud.lock:
+            self._cloud.settle()
+            return self._cloud.book.rows("reservations").get(target_of(template.data))
+
+    def _block_end(self, group: Mapping[str, Any]) -> float | None:
+        row = self._block_row(group)
+        return None if row is None or row["end"] is None else float(row["end"])
+
+    def _check_block(self, group: Mapping[str, Any], desired: int) -> None:
+        row = self._block_row(group)
+        if row is not None and desired > 0 and self._cloud.book.state_of(row) != "active":
+            raise AwsError(
+                "InvalidParameterException",
+                "desiredSize must be 0 until the Capacity Block of the launch template has begun.",
+            )
 
     def census(self) -> dict[str, int]:
         """Clusters and what hangs on them."""
@@ -146,9 +195,9 @@ class Eks(Service):
         if version not in _VERSIONS:
             raise AwsError("InvalidParameterException", f"unsupported Kubernetes version {version}")
         subnets = asked["resourcesVpcConfig"].get("subnetIds") or []
-        if not subnets:
-            raise AwsError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
         self._subnets(subnets)
+        if len({subnet_of(self.options.region, s).availability_zone for s in subnets}) < 2:  # type: ignore[union-attr]
+            raise AwsError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
         return {
             "version": version,
             "role": asked["roleArn"],
@@ -173,7 +222,7 @@ class Eks(Service):
         name = asked["name"]
         cluster = self._cluster(name)
         if any(k.startswith(f"{name}|") for k in self.rows("nodegroups")):
-            raise AwsError("ResourceInUseException", "Cluster has nodegroups attached")
+            raise AwsError("ResourceInUseException", "Cluster has nodegroups attached.")
         if cluster["status"] == "CREATING":
             raise AwsError("ResourceInUseException", "Cluster is being created")
         for key in [k for k in self.rows("addons") if k.startswith(f"{name}|")]:
@@ -278,7 +327,7 @@ class Eks(Service):
         self._subnets(asked["subnets"])
         template = asked.get("launchTemplate")
         instance_type = (asked.get("instanceTypes") or ["t3.medium"])[0]
-        market = ""
+        market, data = "", {}
         if template:
             for field in ("diskSize", "remoteAccess"):
                 if field in asked:
@@ -301,9 +350,19 @@ class Eks(Service):
                 "InvalidParameterException",
                 "A CAPACITY_BLOCK node group needs a launch template with MarketType capacity-block, and only it.",
             )
+        if market and not data.get("InstanceType"):
+            raise AwsError(
+                "InvalidParameterException", "The launch template of a CAPACITY_BLOCK node group must name its type."
+            )
+        zone = subnet_of(self.options.region, asked["subnets"][0]).availability_zone  # type: ignore[union-attr]
+        problem = reservation_problem(self._cloud, data, instance_type, zone)
+        if problem:
+            raise AwsError("InvalidParameterException", problem)
         scaling = asked["scalingConfig"]
         if not scaling["minSize"] <= scaling["desiredSize"] <= scaling["maxSize"]:
             raise AwsError("InvalidParameterException", "desiredSize must lie between minSize and maxSize.")
+        capacity = asked.get("capacityType", "ON_DEMAND")
+        self._check_block({"capacity": capacity, "template": template}, scaling["desiredSize"])
         return {
             "name": asked["nodegroupName"],
             "scaling": scaling,
@@ -311,7 +370,7 @@ class Eks(Service):
             "type": instance_type,
             "ami": asked.get("amiType", "AL2023_x86_64_STANDARD"),
             "role": asked["nodeRole"],
-            "capacity": asked.get("capacityType", "ON_DEMAND"),
+            "capacity": capacity,
             "template": template,
             "repair": asked.get("nodeRepairConfig") or {},
             "asg": f"eks-{asked['nodegroupName']}-{uuid.uuid4()}",
@@ -342,13 +401,9 @@ class Eks(Service):
 
     def update_nodegroup_config(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Other sizes; the answer is an update that goes on."""
-        group = self._of("nodegroups", asked["clusterName"], asked["nodegroupName"])
-        if group["status"] in ("CREATING", "DELETING", "UPDATING"):
-            raise AwsError("ResourceInUseException", f"Nodegroup is {group['status']}.")
-        group["scaling"] = {**group["scaling"], **(asked.get("scalingConfig") or {})}
-        group |= {"status": "UPDATING", "since": time.time()}
+        made = self.once(asked.get("clientRequestToken"), asked, lambda: self._update_group(asked))
         update = {
-            "id": str(uuid.uuid4()),
+            "id": made,
             "status": "InProgress",
             "type": "ConfigUpdate",
             "params": [],
@@ -356,6 +411,17 @@ class Eks(Service):
             "errors": [],
         }
         return {"update": update}
+
+    def _update_group(self, asked: Mapping[str, Any]) -> str:
+        group = self._of("nodegroups", asked["clusterName"], asked["nodegroupName"])
+        if group["status"] in ("CREATING", "DELETING", "UPDATING", "CREATE_FAILED"):
+            raise AwsError("ResourceInUseException", f"Nodegroup is {group['status']}.")
+        scaling = {**group["scaling"], **(asked.get("scalingConfig") or {})}
+        if not scaling["minSize"] <= scaling["desiredSize"] <= scaling["maxSize"]:
+            raise AwsError("InvalidParameterException", "desiredSize must lie between minSize and maxSize.")
+        self._check_block(group, scaling["desiredSize"])
+        group |= {"scaling": scaling, "status": "UPDATING", "since": time.time()}
+        return str(uuid.uuid4())
 
     def delete_nodegroup(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Its machines go with it."""

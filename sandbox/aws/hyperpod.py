@@ -40,6 +40,7 @@ class HyperPod(_Base):
         now, create_s, delete_s = time.time(), self.options.cluster_create_s, self.options.cluster_delete_s
         for name, cluster in list(self.rows("clusters").items()):
             if cluster["status"] == "Deleting" and now >= cluster["since"] + delete_s:
+                self._hold(cluster["groups"], {})
                 del self.rows("clusters")[name]
                 continue
             if cluster["status"] == "Creating" and now >= cluster["since"] + create_s:
@@ -62,6 +63,7 @@ class HyperPod(_Base):
                 else "Insufficient capacity: we currently do not have sufficient capacity to provision the instances."
             )
             cluster["nodes"] = {}
+            self._hold(cluster["groups"], {})
             return
         cluster["status"] = "InService"
         if not cluster["continuous"]:
@@ -75,6 +77,11 @@ class HyperPod(_Base):
         for group in cluster["groups"].values():
             mine = [n for n in cluster["nodes"].values() if n["group"] == group["InstanceGroupName"]]
             living = [n for n in mine if n["status"] != "ShuttingDown"]
+            if not self._plan_holds(group):
+                # A plan that is over takes its machines with it.
+                for node in living:
+                    node |= {"status": "ShuttingDown", "since": now}
+                continue
             missing = group["InstanceCount"] - len(living)
             if missing > 0 and now >= cluster.get("retry_at", 0.0):
                 short = self.world.fault_use("group-no-capacity", group=group["InstanceGroupName"])
@@ -97,7 +104,6 @@ class HyperPod(_Base):
             node["status"] = "Failure" if script else "Running"
             node["message"] = "Lifecycle script exited with status 1." if script else ""
             level = "Error" if script else "Info"
-            # Events come in pairs; the second, of the instance, carries no reason.
             self._pair(
                 cluster,
                 "Instance",
@@ -144,8 +150,10 @@ class HyperPod(_Base):
         cluster["events"] = [*cluster["events"], event][-_MOST_EVENTS:]
 
     def _pair(self, cluster: dict[str, Any], resource: str, level: str, text: str, **more: str) -> None:
-        self._event(cluster, resource, level, text, **more)
-        self._event(cluster, resource, level, text, **{**more, "failure": ""})
+        """Events come in pairs, of which one carries the reason: now the first, now the second."""
+        pair = [more, {**more, "failure": ""}]
+        for each in pair if len(cluster["events"]) % 4 < 2 else reversed(pair):
+            self._event(cluster, resource, level, text, **each)
 
     def list_cluster_events(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Newest first. Raises ``AwsError`` where the cluster is not continuous: it keeps none."""
@@ -209,6 +217,7 @@ class HyperPod(_Base):
             kinds = [(g.get("SlurmConfig") or {}).get("NodeType") for g in groups.values()]
             if kinds.count("Controller") != 1:
                 raise AwsError("ValidationException", "Exactly one instance group must be of node type Controller.")
+        self._hold({}, groups)
         arn = f"arn:aws:sagemaker:{self.options.region}:{ACCOUNT_ID}:cluster/{secrets.token_hex(6)}"
         self.rows("clusters")[name] = {
             "name": name,
@@ -236,6 +245,36 @@ class HyperPod(_Base):
         if uri and not uri.startswith("s3://sagemaker-"):
             raise AwsError("ValidationException", "SourceS3Uri must start with s3://sagemaker-.")
         return dict(asked)
+
+    def _hold(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Take of the training plans what groups now use more, give back what they use less. Raises ``AwsError``."""
+        changes = []
+        for name in {*before, *after}:
+            old, new = before.get(name) or {}, after.get(name) or {}
+            old_arn, new_arn = old.get("TrainingPlanArn", ""), new.get("TrainingPlanArn", "")
+            had, wants = old.get("InstanceCount", 0), new.get("InstanceCount", 0)
+            if old_arn == new_arn:
+                changes.append((new_arn, new.get("InstanceType", ""), wants - had))
+            else:
+                changes += [(old_arn, "", -had), (new_arn, new.get("InstanceType", ""), wants)]
+        taken: list[tuple[str, int]] = []
+        for arn, instance_type, count in changes:
+            try:
+                if arn and count > 0:
+                    self.plan_take(arn, instance_type, count)
+                    taken.append((arn, count))
+            except AwsError:
+                for had_arn, had_count in taken:
+                    self.plan_free(had_arn, had_count)
+                raise
+        for arn, _type, count in changes:
+            if arn and count < 0:
+                self.plan_free(arn, -count)
+
+    def _plan_holds(self, group: Mapping[str, Any]) -> bool:
+        arn = group.get("TrainingPlanArn", "")
+        rows = [row for row in self.rows("plans").values() if row["arn"] == arn]
+        return not rows or self.plan_status(rows[0]) == "Active"
 
     def describe_cluster(self, asked: dict[str, Any]) -> dict[str, Any]:
         """One, by name or ARN."""
@@ -301,12 +340,15 @@ class HyperPod(_Base):
     def update_cluster(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Groups as they shall be; those not named stay."""
         cluster = self._usable(asked)
+        groups = dict(cluster["groups"])
         for group in asked.get("InstanceGroups") or []:
-            cluster["groups"][group["InstanceGroupName"]] = self._group(group)
+            groups[group["InstanceGroupName"]] = self._group(group)
         for gone in asked.get("InstanceGroupsToDelete") or []:
-            if cluster["groups"].pop(gone, None) is None:
+            if groups.pop(gone, None) is None:
                 raise AwsError("ValidationException", f"Instance group {gone} does not exist.")
-            cluster["nodes"] = {i: n for i, n in cluster["nodes"].items() if n["group"] != gone}
+        self._hold(cluster["groups"], groups)
+        cluster["groups"] = groups
+        cluster["nodes"] = {i: n for i, n in cluster["nodes"].items() if n["group"] in groups}
         if not cluster["continuous"]:
             cluster |= {"status": "Updating", "since": time.time()}
         return {"ClusterArn": cluster["arn"]}
@@ -331,140 +373,3 @@ class HyperPod(_Base):
         cluster = self._usable(asked)
         cluster |= {"status": "SystemUpdating", "since": time.time(), "patched": True}
         return {"ClusterArn": cluster["arn"]}
-
-    # --- nodes
-
-    def list_cluster_nodes(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """All nodes, paged."""
-        cluster = self._cluster(asked["ClusterName"])
-        group = asked.get("InstanceGroupNameContains", "")
-        rows, following = self.page([n for n in cluster["nodes"].values() if group in n["group"]], asked)
-        views = [
-            {
-                "InstanceGroupName": n["group"],
-                "InstanceId": n["id"],
-                "NodeLogicalId": n["logical"],
-                "InstanceType": n["type"],
-                "LaunchTime": n["launched"],
-                "InstanceStatus": self._status(n),
-                "PrivateDnsHostname": self._host(n),
-            }
-            for n in rows
-        ]
-        return {"ClusterNodeSummaries": views, **({"NextToken": following} if following else {})}
-
-    def _status(self, node: Mapping[str, Any]) -> dict[str, str]:
-        return {"Status": node["status"], **({"Message": node["message"]} if node["message"] else {})}
-
-    def _host(self, node: Mapping[str, Any]) -> str:
-        return f"ip-{node['address'].replace('.', '-')}.{self.options.region}.compute.internal"
-
-    def describe_cluster_node(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """One, by its id or its logical id."""
-        cluster = self._cluster(asked["ClusterName"])
-        for node in cluster["nodes"].values():
-            if asked.get("NodeId") == node["id"] or asked.get("NodeLogicalId") == node["logical"]:
-                details = {
-                    "InstanceGroupName": node["group"],
-                    "InstanceId": node["id"],
-                    "NodeLogicalId": node["logical"],
-                    "InstanceType": node["type"],
-                    "LaunchTime": node["launched"],
-                    "InstanceStatus": self._status(node),
-                    "PrivatePrimaryIp": node["address"],
-                    "PrivateDnsHostname": self._host(node),
-                }
-                return {"NodeDetails": details}
-        raise AwsError("ResourceNotFound", "Node not found.")
-
-    def batch_replace_cluster_nodes(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """New machines in the place of these; the name, which is the address, may stay."""
-        return self._batch(asked, self._replace)
-
-    def batch_reboot_cluster_nodes(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The same machines again."""
-        return self._batch(asked, self._reboot)
-
-    def _replace(self, cluster: dict[str, Any], node: dict[str, Any]) -> None:
-        self._start(cluster, cluster["groups"][node["group"]], "Pending", like=node)
-        del cluster["nodes"][node["id"]]
-
-    def _reboot(self, cluster: dict[str, Any], node: dict[str, Any]) -> None:
-        node |= {"status": "SystemUpdating", "since": time.time()}
-        cluster["reboots"] = cluster.get("reboots", 0) + 1
-
-    def _batch(self, asked: Mapping[str, Any], act: Any) -> dict[str, Any]:
-        cluster = self._cluster(asked["ClusterName"])
-        if not cluster["patched"]:
-            raise AwsError(
-                "ValidationException", "Run UpdateClusterSoftware on the cluster once before this operation."
-            )
-        done: list[str] = []
-        failed: list[dict[str, str]] = []
-        for node_id in asked.get("NodeIds") or []:
-            node = cluster["nodes"].get(node_id)
-            if node is None:
-                failed.append(
-                    {"NodeId": node_id, "ErrorCode": "InstanceIdNotFound", "Message": "The node is not in the cluster."}
-                )
-            elif node["status"] not in ("Running", "Failure"):
-                failed.append(
-                    {
-                        "NodeId": node_id,
-                        "ErrorCode": "InvalidInstanceStatus",
-                        "Message": f"The node is {node['status']}.",
-                    }
-                )
-            else:
-                act(cluster, node)
-                done.append(node_id)
-        return {**({"Successful": done} if done else {}), **({"Failed": failed} if failed else {})}
-
-    def batch_delete_cluster_nodes(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """These nodes go and the group wants fewer."""
-        cluster = self._usable(asked)
-        done: list[str] = []
-        failed: list[dict[str, str]] = []
-        for node_id in asked.get("NodeIds") or []:
-            node = cluster["nodes"].pop(node_id, None)
-            if node is None:
-                failed.append(
-                    {"NodeId": node_id, "Code": "NodeIdNotFound", "Message": "The node is not in the cluster."}
-                )
-                continue
-            cluster["groups"][node["group"]]["InstanceCount"] -= 1
-            done.append(node_id)
-        return {**({"Successful": done} if done else {}), **({"Failed": failed} if failed else {})}
-
-    def batch_add_cluster_nodes(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """More of some groups; only with continuous provisioning."""
-        cluster = self._usable(asked)
-        if not cluster["continuous"]:
-            raise AwsError("ValidationException", "BatchAddClusterNodes needs continuous provisioning.")
-
-        def add() -> list[dict[str, Any]]:
-            answers = []
-            for wanted in asked["NodesToAdd"]:
-                group = cluster["groups"].get(wanted["InstanceGroupName"])
-                if group is None:
-                    continue
-                group["InstanceCount"] += wanted["IncrementTargetCountBy"]
-                for _number in range(wanted["IncrementTargetCountBy"]):
-                    self._start(cluster, group, "Pending")
-                    node = list(cluster["nodes"].values())[-1]
-                    answers.append(
-                        {"NodeLogicalId": node["logical"], "InstanceGroupName": node["group"], "Status": "Pending"}
-                    )
-            return answers
-
-        made = self.once(asked.get("ClientToken"), asked, add)
-        failed = [
-            {
-                "InstanceGroupName": w["InstanceGroupName"],
-                "ErrorCode": "InstanceGroupNotFound",
-                "FailedCount": w["IncrementTargetCountBy"],
-            }
-            for w in asked["NodesToAdd"]
-            if w["InstanceGroupName"] not in cluster["groups"]
-        ]
-        return {"Successful": made, "Failed": failed}

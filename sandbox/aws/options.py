@@ -15,11 +15,14 @@ SECRET_ACCESS_KEY: Final = "pretend-key-of-the-sandbox"  # noqa: S105
 #: The network that exists at every start; fixed, so that a saved configuration survives a restart.
 VPC_ID: Final = "vpc-0a0000000000000a1"
 SUBNET_ID: Final = "subnet-0a0000000000000a1"
+#: In another zone, for what wants two.
+SECOND_SUBNET_ID: Final = "subnet-0a0000000000000b1"
 SECURITY_GROUP_ID: Final = "sg-0a0000000000000a1"
 IMAGE_ID: Final = "ami-0a0000000000000a1"
 ARM_IMAGE_ID: Final = "ami-0a0000000000000a2"
 VPC_CIDR: Final = "10.0.0.0/16"
 SUBNET_CIDR: Final = "10.0.0.0/20"
+SECOND_SUBNET_CIDR: Final = "10.0.16.0/20"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from sandbox.aws.errors import AwsError
-from sandbox.aws.group_machines import scale
+from sandbox.aws.group_machines import Wanted, reservation_problem, scale
 from sandbox.aws.network import subnet_of
 from sandbox.aws.options import ACCOUNT_ID
 from sandbox.aws.secretsmanager import SecretsManager
@@ -43,21 +43,40 @@ class Pcs(Service):
                     del self.rows(kind)[thing["id"]]
                     if kind == "clusters":
                         self._keys.forget(thing["secret"])
+                elif kind == "groups" and thing["status"] == "ACTIVE" and now >= thing.get("next", 0.0):
+                    self._keep(thing)
 
     def _made(self, kind: str, thing: dict[str, Any]) -> None:
         failed = self.world.fault_use("cluster-fails", what=f"pcs-{kind[:-1]}")
         if failed is None:
-            thing["status"] = "ACTIVE"
-            if kind == "groups" and self.world.fault_use("group-no-capacity", group=thing["name"]) is None:
-                self._scale(thing, thing["scalingConfiguration"]["minInstanceCount"])
+            thing |= {"status": "ACTIVE", "errors": []}
             return
         thing["status"] = "CREATE_FAILED" if thing["status"] == "CREATING" else "UPDATE_FAILED"
         thing["errors"] = [{"code": "InternalError", "message": "The sandbox was told to fail it."}]
 
-    def _scale(self, group: Mapping[str, Any], count: int) -> None:
+    def _keep(self, group: dict[str, Any]) -> None:
+        """A group keeps at least its minimum, and tries again and again where EC2 has not the machines."""
+        group["next"] = time.time() + self.options.cluster_create_s / 4
+        problem = ""
+        if self.world.fault_use("group-no-capacity", group=group["name"]) is not None:
+            problem = "We currently do not have sufficient capacity in the Availability Zone you requested."
+        problem = problem or self._scale(group, group["scalingConfiguration"]["minInstanceCount"])
+        group["errors"] = [{"code": "InsufficientInstanceCapacity", "message": problem}] if problem else []
+
+    def _scale(self, group: Mapping[str, Any], count: int) -> str:
         tags = {"aws:pcs:cluster-id": group["clusterId"], "aws:pcs:compute-node-group-id": group["id"]}
-        instance_type = group["instanceConfigs"][0]["instanceType"]
-        scale(self._cloud, tags, instance_type, group["subnetIds"][0], count)
+        wanted = Wanted(
+            tags=tags,
+            instance_type=group["instanceConfigs"][0]["instanceType"],
+            subnet_id=group["subnetIds"][0],
+            group_ids=list(group.get("securityGroupIds") or []),
+            template=self._data(group),
+        )
+        return scale(self._cloud, self.world, wanted, count)
+
+    def _data(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        template = self._cloud.templates.get((group.get("customLaunchTemplate") or {}).get("id", ""))
+        return dict(template.data) if template is not None else {}
 
     def census(self) -> dict[str, int]:
         """Clusters, groups, queues."""
@@ -201,6 +220,7 @@ class Pcs(Service):
         custom = asked.get("customLaunchTemplate")
         if asked.get("launchTemplateMode", "CUSTOM") == "CUSTOM" and not custom:
             raise AwsError("ValidationException", "customLaunchTemplate is required.")
+        self._launchable(asked, custom)
         self._fits(cluster, asked["scalingConfiguration"], "")
         group = self._new(
             "groups",
@@ -225,6 +245,27 @@ class Pcs(Service):
             launchTemplateMode=asked.get("launchTemplateMode", "CUSTOM"),
         )
         return str(group["id"])
+
+    def _launchable(self, asked: Mapping[str, Any], custom: Mapping[str, str] | None) -> None:
+        """What PCS asks of image, interfaces and reservation; a block that begins later is taken."""
+        if custom and custom["id"] not in self._cloud.templates:
+            raise AwsError("ValidationException", f"Launch template {custom['id']} does not exist.")
+        data = self._data(asked)
+        if not asked.get("amiId") and not data.get("ImageId"):
+            raise AwsError("ValidationException", "amiId is required where the launch template names no image.")
+        if any(i.get("InterfaceType") == "efa-only" for i in data.get("NetworkInterfaces") or []):
+            raise AwsError("ValidationException", "PCS does not support network interfaces of the type efa-only.")
+        market = (data.get("InstanceMarketOptions") or {}).get("MarketType", "")
+        purchase = asked.get("purchaseOption", "ONDEMAND")
+        if (purchase == "CAPACITY_BLOCK") != (market == "capacity-block"):
+            raise AwsError(
+                "ValidationException",
+                "The purchase option CAPACITY_BLOCK needs a launch template with the market type capacity-block.",
+            )
+        zone = subnet_of(self.options.region, asked["subnetIds"][0]).availability_zone  # type: ignore[union-attr]
+        problem = reservation_problem(self._cloud, data, asked["instanceConfigs"][0]["instanceType"], zone)
+        if problem:
+            raise AwsError("ValidationException", problem)
 
     def _fits(self, cluster: Mapping[str, Any], scaling: Mapping[str, int], but: str) -> None:
         if scaling["minInstanceCount"] > scaling["maxInstanceCount"]:
@@ -264,7 +305,12 @@ class Pcs(Service):
         return {key: views, **({"nextToken": following} if following else {})}
 
     def update_compute_node_group(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Other limits of scaling."""
+        """Other limits of scaling, once a token."""
+        group = self._group(asked, self._cluster(asked))
+        self.once(asked.get("clientToken"), asked, lambda: self._update_group(asked))
+        return {"computeNodeGroup": self._group_view(group)}
+
+    def _update_group(self, asked: Mapping[str, Any]) -> str:
         cluster = self._cluster(asked)
         group = self._group(asked, cluster)
         if group["status"] not in ("ACTIVE", "UPDATE_FAILED"):
@@ -273,20 +319,20 @@ class Pcs(Service):
             self._fits(cluster, asked["scalingConfiguration"], group["id"])
             group["scalingConfiguration"] = asked["scalingConfiguration"]
         group |= {"status": "UPDATING", "since": time.time()}
-        return {"computeNodeGroup": self._group_view(group)}
+        return str(group["id"])
 
     def delete_compute_node_group(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Refused while a queue uses it."""
         group = self._group(asked, self._cluster(asked))
         for queue in self.rows("queues").values():
             if any(c["computeNodeGroupId"] == group["id"] for c in queue["computeNodeGroupConfigurations"]):
-                raise AwsError("ConflictException", f"Queue {queue['name']} uses {group['name']}.")
+                raise AwsError("ConflictException", f"Queue {queue['name']} uses compute node group {group['name']}.")
         self._end(group)
         self._scale(group, 0)
         return {}
 
     def _group_view(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {k: v for k, v in group.items() if k not in ("status", "since", "tags", "errors", "createdAt")}
+        kept = {k: v for k, v in group.items() if k not in ("status", "since", "tags", "errors", "createdAt", "next")}
         return {**kept, **_common(group), "arn": self._arn(f"computenodegroup/{group['id']}")}
 
     # --- queues
@@ -301,8 +347,12 @@ class Pcs(Service):
     def _create_queue(self, asked: Mapping[str, Any]) -> str:
         cluster = self._cluster(asked)
         groups = asked.get("computeNodeGroupConfigurations") or []
-        for group in groups:
-            self._find("groups", group["computeNodeGroupId"], cluster["id"])
+        if cluster["status"] != "ACTIVE":
+            raise AwsError("ConflictException", f"Cluster {cluster['name']} is {cluster['status']}.")
+        for wanted in groups:
+            group = self._find("groups", wanted["computeNodeGroupId"], cluster["id"])
+            if group["status"] not in ("ACTIVE", "UPDATING"):
+                raise AwsError("ConflictException", f"Compute node group {group['name']} is {group['status']}.")
         queue = self._new(
             "queues",
             asked["queueName"],

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sandbox.aws.hyperpod import HyperPod
+from sandbox.aws.hyperpod_nodes import HyperPodNodes
 from sandbox.aws.service import Service
 from sandbox.aws.trainingplans import TrainingPlans
 
 
-class SageMaker(HyperPod, TrainingPlans, Service):
+class SageMaker(HyperPodNodes, HyperPod, TrainingPlans, Service):
     """What of SageMaker is pretended."""
 
     name: ClassVar[str] = "sagemaker"

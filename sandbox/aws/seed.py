@@ -59,13 +59,20 @@ def seed(options: o.AwsOptions) -> None:
         backend.create_route_table(vpc.id, main=True)
         backend.create_network_acl(vpc.id, default=True)
         vpc.add_tag("Name", "sandbox")
-        subnet = Subnet(backend, o.SUBNET_ID, vpc.id, o.SUBNET_CIDR, None, zone, True, False)
-        backend.associate_default_network_acl_with_subnet(subnet.id, vpc.id)
-        backend.subnets[zone.name][subnet.id] = subnet
-        subnet.add_tag("Name", "sandbox-private")
+        _subnet(backend, vpc.id, o.SUBNET_ID, o.SUBNET_CIDR, zone, "sandbox-private")
+        other = next((z for z in RegionsAndZonesBackend.zones[options.region] if z.name != zone.name), None)
+        if other is not None:
+            _subnet(backend, vpc.id, o.SECOND_SUBNET_ID, o.SECOND_SUBNET_CIDR, other, "sandbox-private-2")
         _security_group(backend, vpc.id)
         _image(backend, options.region, o.IMAGE_ID, "x86_64")
         _image(backend, options.region, o.ARM_IMAGE_ID, "arm64")
+
+
+def _subnet(backend: Any, vpc_id: str, subnet_id: str, cidr: str, zone: Any, name: str) -> None:
+    subnet = Subnet(backend, subnet_id, vpc_id, cidr, None, zone, True, False)
+    backend.associate_default_network_acl_with_subnet(subnet.id, vpc_id)
+    backend.subnets[zone.name][subnet.id] = subnet
+    subnet.add_tag("Name", name)
 
 
 def _security_group(backend: Any, vpc_id: str) -> None:

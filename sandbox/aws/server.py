@@ -75,6 +75,7 @@ class AwsServer:
             "zone": self.options.zone,
             "vpc_id": o.VPC_ID,
             "subnet_id": o.SUBNET_ID,
+            "second_subnet_id": o.SECOND_SUBNET_ID,
             "security_group_id": o.SECURITY_GROUP_ID,
             "image_id": o.IMAGE_ID,
             "arm_image_id": o.ARM_IMAGE_ID,

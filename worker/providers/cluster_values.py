@@ -14,7 +14,11 @@ DEGRADED = "DEGRADED"
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A node group to make. ``reservation_id`` is an ODCR, a block or a training plan's ARN, as ``source`` says."""
+    """A node group to make. ``reservation_id`` is an ODCR, a block or a training plan's ARN, as ``source`` says.
+
+    ``nodes`` is the most it may have, ``desired_nodes`` how many shall be started now where they are fewer (a block
+    that has not begun).
+    """
 
     uid: str
     name: str
@@ -30,6 +34,7 @@ class GroupSpec:
     image_id: str = ""
     queue: str = ""
     launch_template_id: str = ""
+    desired_nodes: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -101,7 +106,10 @@ class SeenMember:
 
 @dataclass(frozen=True, slots=True)
 class SeenHappening:
-    """One event that a service keeps about a cluster; ``reason`` is often empty."""
+    """One event that a service keeps about a cluster; ``reason`` is often empty.
+
+    ``twins`` are the ids under which the service tells the same once more.
+    """
 
     provider_id: str
     at: datetime | None
@@ -111,6 +119,7 @@ class SeenHappening:
     reason: str = ""
     group: str = ""
     node: str = ""
+    twins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

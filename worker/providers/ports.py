@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -312,8 +312,11 @@ class ClusterService(Protocol):
         """The machines, each with the name of its group."""
         ...
 
-    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
-        """The newest events that the service keeps, the oldest first; none where it keeps none."""
+    def happenings(self, cluster: kv.SeenCluster, known: Collection[str]) -> tuple[kv.SeenHappening, ...]:
+        """New events that the service keeps, the oldest first; none where it keeps none.
+
+        ``known`` are ids that were read before, twins included: neither told nor asked about again.
+        """
         ...
 
     def nodes_act(self, cluster: kv.SeenCluster, verb: str, provider_ids: Sequence[str]) -> tuple[kv.NodeAnswer, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from worker.providers import cluster_values as kv
@@ -81,8 +81,7 @@ class Eks:
         return self._addons(cluster, list(settings.get("addons") or []), tags)
 
     def _access_entries(self, cluster: kv.SeenCluster, wanted: list[str], tags: Mapping[str, str]) -> str:
-        with aws_call("ListAccessEntries"):
-            there = set(self._read.list_access_entries(clusterName=cluster.name).get("accessEntries") or [])
+        there = set(self._pages("ListAccessEntries", self._read.list_access_entries, "accessEntries", cluster))
         for principal in wanted:
             if principal not in there:
                 try:
@@ -102,8 +101,7 @@ class Eks:
         return ""
 
     def _addons(self, cluster: kv.SeenCluster, wanted: list[str], tags: Mapping[str, str]) -> str:
-        with aws_call("ListAddons"):
-            there = set(self._read.list_addons(clusterName=cluster.name).get("addons") or [])
+        there = set(self._pages("ListAddons", self._read.list_addons, "addons", cluster))
         for name in wanted:
             if name not in there:
                 try:
@@ -185,11 +183,14 @@ class Eks:
         return tuple(found)
 
     def _names(self, cluster: kv.SeenCluster) -> Iterator[str]:
+        return self._pages("ListNodegroups", self._read.list_nodegroups, "nodegroups", cluster)
+
+    def _pages(self, operation: str, call: Any, key: str, cluster: kv.SeenCluster) -> Iterator[str]:
         token = ""
         while True:
-            with aws_call("ListNodegroups"):
-                answer = self._read.list_nodegroups(clusterName=cluster.name, **({"nextToken": token} if token else {}))
-            yield from answer.get("nodegroups") or []
+            with aws_call(operation):
+                answer = call(clusterName=cluster.name, **({"nextToken": token} if token else {}))
+            yield from answer.get(key) or []
             token = str(answer.get("nextToken") or "")
             if not token:
                 return
@@ -223,7 +224,7 @@ class Eks:
         """A managed group's machines are in the account, with EKS's tags."""
         return machines(self._access, "eks:cluster-name", cluster.name, "eks:nodegroup-name")
 
-    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
+    def happenings(self, cluster: kv.SeenCluster, known: Collection[str]) -> tuple[kv.SeenHappening, ...]:
         """EKS keeps none that can be read by a call; health issues stand on the groups."""
         return ()
 
@@ -233,7 +234,8 @@ class Eks:
 
 
 def _scaling(spec: kv.GroupSpec) -> dict[str, int]:
-    return {"minSize": 0, "maxSize": max(1, spec.nodes), "desiredSize": spec.nodes}
+    desired = spec.nodes if spec.desired_nodes is None else spec.desired_nodes
+    return {"minSize": min(spec.min_nodes, desired), "maxSize": max(1, spec.nodes), "desiredSize": desired}
 
 
 def _cluster(raw: Mapping[str, Any]) -> kv.SeenCluster:

@@ -123,6 +123,7 @@ DOUBT: Final = frozenset(
         "InternalError",
         "InternalFailure",
         "InternalServerError",
+        "ServerException",
         "RequestTimeout",
         "RequestTimeoutException",
         "ServiceException",
@@ -139,12 +140,14 @@ UNSUPPORTED: Final = frozenset({"InvalidAction", "UnknownOperationException", "U
 INVALID: Final = frozenset(
     {
         "BadRequest",
+        "ClientException",
         "InvalidInput",
         "MissingInput",
         "MissingParameter",
         "NoSuchVersion",
         "UnknownParameter",
         "Unsupported",
+        "UnsupportedAvailabilityZoneException",
         "UnsupportedOperation",
         "ValidationError",
         "ValidationException",

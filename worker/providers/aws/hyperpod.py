@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from worker.providers import cluster_values as kv
@@ -23,6 +24,25 @@ _STATES: Final = {
 }
 _NODE_STATES: Final = {"Running": "running", "Failure": "failing", "Pending": "pending", "ShuttingDown": "ending"}
 _EVENTS: Final = 50
+_WITH_REASON: Final = ("Warn", "Error")
+_REASONS_A_VISIT: Final = 20
+_TWIN_WITHIN: Final = timedelta(minutes=1)
+#: What of a described group can be sent back: a resize must change nothing but the count.
+_SENT_BACK: Final = (
+    "CapacityRequirements",
+    "ExecutionRole",
+    "InstanceGroupName",
+    "InstanceStorageConfigs",
+    "InstanceType",
+    "LifeCycleConfig",
+    "NetworkInterface",
+    "OnStartDeepHealthChecks",
+    "OverrideVpcConfig",
+    "ScheduledUpdateConfig",
+    "SlurmConfig",
+    "ThreadsPerCore",
+    "TrainingPlanArn",
+)
 NODES_A_CALL: Final = 25
 
 
@@ -154,7 +174,7 @@ class HyperPod:
 
     def group_resize(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, seen: kv.SeenGroup, client_token: str) -> None:
         """The same group with another count."""
-        group = _group_request(spec) if spec.role_arn else dict(seen.settings.get("request") or {})
+        group = dict(seen.settings.get("request") or {}) or _group_request(spec)
         self._update(cluster, {**group, "InstanceCount": spec.nodes})
 
     def group_delete(self, cluster: kv.SeenCluster, provider_id: str) -> None:
@@ -204,31 +224,41 @@ class HyperPod:
             if not token:
                 return
 
-    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
-        """Only continuous clusters keep events. They come in pairs: the second of two that say the same is dropped."""
+    def happenings(self, cluster: kv.SeenCluster, known: Collection[str]) -> tuple[kv.SeenHappening, ...]:
+        """Only continuous clusters keep events. They come in pairs, of which one at most carries the reason.
+
+        The reason costs a call for each event, is asked for warnings and errors alone, and a visit makes only so many.
+        """
         if not cluster.facts.get("is_continuous"):
             return ()
         with aws_call("ListClusterEvents"):
             answer = self._read.list_cluster_events(
                 ClusterName=cluster.name, MaxResults=_EVENTS, SortBy="EventTime", SortOrder="Descending"
             )
-        found: list[kv.SeenHappening] = []
+        pairs: list[list[Mapping[str, Any]]] = []
         for raw in reversed(answer.get("Events") or []):
-            happening = kv.SeenHappening(
-                provider_id=str(raw["EventId"]),
-                at=raw.get("EventTime"),
-                level=str(raw.get("EventLevel", "Info")),
-                resource=str(raw.get("ResourceType", "")),
-                text=str(raw.get("Description", "")),
-                group=str(raw.get("InstanceGroupName", "")),
-                node=str(raw.get("InstanceId", "")),
-            )
-            if any((h.text, h.group, h.node, h.level) == _key(happening) for h in found[-3:]):
+            twin = next((p for p in pairs[-3:] if len(p) == 1 and _same(p[0], raw)), None)
+            if twin is not None:
+                twin.append(raw)
+            else:
+                pairs.append([raw])
+        found: list[kv.SeenHappening] = []
+        asked = 0
+        for pair in pairs:
+            fresh = [str(raw["EventId"]) for raw in pair if str(raw["EventId"]) not in known]
+            if not fresh:
                 continue
-            found.append(happening)
+            reason = ""
+            if str(pair[0].get("EventLevel", "Info")) in _WITH_REASON:
+                if asked >= _REASONS_A_VISIT:
+                    break
+                for event_id in fresh:
+                    asked += 1
+                    reason = reason or self._reason_of(cluster, event_id)
+            found.append(_happening(pair, reason))
         return tuple(found)
 
-    def reason_of(self, cluster: kv.SeenCluster, event_id: str) -> str:
+    def _reason_of(self, cluster: kv.SeenCluster, event_id: str) -> str:
         """Why something failed stands only in the event's own description, and often not even there."""
         with aws_call("DescribeClusterEvent"):
             answer = self._read.describe_cluster_event(ClusterName=cluster.name, EventId=event_id)
@@ -251,8 +281,28 @@ class HyperPod:
         return (*taken, *failed)
 
 
-def _key(happening: kv.SeenHappening) -> tuple[str, str, str, str]:
-    return happening.text, happening.group, happening.node, happening.level
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two events tell the same, at nearly the same time."""
+    keys = ("Description", "InstanceGroupName", "InstanceId", "EventLevel", "ResourceType")
+    if any(one.get(key) != other.get(key) for key in keys):
+        return False
+    first, second = one.get("EventTime"), other.get("EventTime")
+    return first is None or second is None or abs(second - first) <= _TWIN_WITHIN
+
+
+def _happening(pair: Sequence[Mapping[str, Any]], reason: str) -> kv.SeenHappening:
+    raw = pair[0]
+    return kv.SeenHappening(
+        provider_id=str(raw["EventId"]),
+        at=raw.get("EventTime"),
+        level=str(raw.get("EventLevel", "Info")),
+        resource=str(raw.get("ResourceType", "")),
+        text=str(raw.get("Description", "")),
+        reason=reason,
+        group=str(raw.get("InstanceGroupName", "")),
+        node=str(raw.get("InstanceId", "")),
+        twins=tuple(str(twin["EventId"]) for twin in pair[1:]),
+    )
 
 
 def _group_request(spec: kv.GroupSpec) -> dict[str, Any]:
@@ -275,9 +325,15 @@ def _group_request(spec: kv.GroupSpec) -> dict[str, Any]:
     return group
 
 
+def _sent_back(raw: Mapping[str, Any]) -> dict[str, Any]:
+    found = {k: raw[k] for k in _SENT_BACK if raw.get(k) not in (None, [], {})}
+    kubernetes = raw.get("KubernetesConfig") or {}
+    wished = {k: kubernetes[f"Desired{k}"] for k in ("Labels", "Taints") if kubernetes.get(f"Desired{k}")}
+    return {**found, "KubernetesConfig": wished} if wished else found
+
+
 def _group(raw: Mapping[str, Any]) -> kv.SeenGroup:
     status = str(raw.get("Status", "InService"))
-    keys = ("InstanceGroupName", "InstanceType", "ExecutionRole", "ThreadsPerCore", "LifeCycleConfig", "SlurmConfig")
     slurm = raw.get("SlurmConfig") or {}
     return kv.SeenGroup(
         provider_id=str(raw.get("InstanceGroupName", "")),
@@ -290,7 +346,7 @@ def _group(raw: Mapping[str, Any]) -> kv.SeenGroup:
         current_nodes=int(raw.get("CurrentCount") or 0),
         role_arn=str(raw.get("ExecutionRole", "")),
         settings={
-            "request": {k: raw[k] for k in (*keys, "TrainingPlanArn") if k in raw},
+            "request": _sent_back(raw),
             "node_type": slurm.get("NodeType", ""),
             "lifecycle_s3": (raw.get("LifeCycleConfig") or {}).get("SourceS3Uri", ""),
             "on_create": (raw.get("LifeCycleConfig") or {}).get("OnCreate", ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from worker.providers import cluster_values as kv
@@ -136,6 +136,8 @@ class Pcs:
                 "launchTemplateMode": "CUSTOM",
                 "customLaunchTemplate": {"id": spec.launch_template_id, "version": "1"},
             }
+        if spec.image_id:
+            template["amiId"] = spec.image_id
         with aws_call("CreateComputeNodeGroup"):
             answer = self._once.create_compute_node_group(
                 clusterIdentifier=cluster.provider_id,
@@ -145,7 +147,6 @@ class Pcs:
                 scalingConfiguration={"minInstanceCount": spec.min_nodes, "maxInstanceCount": spec.nodes},
                 instanceConfigs=[{"instanceType": spec.instance_type}],
                 purchaseOption=_PURCHASE[spec.source],
-                amiId=spec.image_id,
                 instanceHealthChecks={"healthMonitoring": {"mode": "STANDARD", "repairAction": "AUTO"}},
                 clientToken=client_token,
                 tags=dict(spec.tags),
@@ -223,7 +224,7 @@ class Pcs:
         """PCS's machines are in the account, with its tags."""
         return machines(self._access, "aws:pcs:cluster-id", cluster.provider_id, "aws:pcs:compute-node-group-id")
 
-    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
+    def happenings(self, cluster: kv.SeenCluster, known: Collection[str]) -> tuple[kv.SeenHappening, ...]:
         """PCS keeps none that can be read by a call."""
         return ()
 
