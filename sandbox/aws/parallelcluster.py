@@ -23,7 +23,7 @@ from botocore.model import Shape
 from werkzeug.wrappers import Request, Response
 
 from sandbox.aws.errors import AwsError
-from sandbox.aws.group_machines import scale
+from sandbox.aws.group_machines import Wanted, scale
 from sandbox.aws.modelcheck import answer_problems, request_problems
 from sandbox.aws.network import subnet_of
 from sandbox.aws.options import ACCOUNT_ID
@@ -81,7 +81,8 @@ class CloudFormation(Service):
         common = {"parallelcluster:cluster-name": stack["name"], "parallelcluster:version": VERSION, **stack["tags"]}
         head = config["HeadNode"]
         tags = {**common, "parallelcluster:node-type": "HeadNode", "Name": "HeadNode"}
-        scale(self._cloud, tags, str(head["InstanceType"]), str(head["Networking"]["SubnetId"]), heads)
+        machine = Wanted(tags, str(head["InstanceType"]), str(head["Networking"]["SubnetId"]))
+        scale(self._cloud, self.world, machine, heads)
         for queue, resource, kind, subnet in resources(config):
             tags = {
                 **common,
@@ -90,7 +91,7 @@ class CloudFormation(Service):
                 "parallelcluster:compute-resource-name": str(resource["Name"]),
                 "Name": "Compute",
             }
-            scale(self._cloud, tags, kind, subnet, int(resource.get("MinCount") or 0) * heads)
+            scale(self._cloud, self.world, Wanted(tags, kind, subnet), int(resource.get("MinCount") or 0) * heads)
 
     def census(self) -> dict[str, int]:
         """Stacks; their machines are EC2's."""

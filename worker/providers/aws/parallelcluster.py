@@ -8,7 +8,7 @@ which an operator has put into the account: its name is the only key, there is n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -210,7 +210,7 @@ class ParallelCluster:
                 found.append(replace(member, group=group))
         return tuple(found)
 
-    def happenings(self, cluster: kv.SeenCluster) -> tuple[kv.SeenHappening, ...]:
+    def happenings(self, cluster: kv.SeenCluster, known: Collection[str]) -> tuple[kv.SeenHappening, ...]:
         """Stack events tell of CloudFormation's own resources, not of nodes; none are read."""
         return ()
 
