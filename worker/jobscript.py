@@ -10,7 +10,6 @@ from django.conf import settings
 
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
-from apps.jobs.selectors import nodes_ending_before
 from worker.providers import values as v
 
 RUNNER = "runner/quarterdeck_runner.py"
@@ -115,7 +114,5 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         environment=environment,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
-        excluded_nodes=tuple(
-            dict.fromkeys([*attempt.excluded_nodes, *nodes_ending_before(job.cluster, job.time_limit_min)])
-        ),
+        excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes])),
     )

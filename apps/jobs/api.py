@@ -62,6 +62,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
             "resume_from",
             "resume_step",
             "excluded_nodes",
+            "avoided_nodes",
             "nodes",
             "observed_state",
             "observed_reason",
@@ -179,6 +180,9 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     environment = serializers.DictField(child=serializers.CharField(allow_blank=True), required=False, default=dict)
     max_recoveries = serializers.IntegerField(default=3)
+    trim = serializers.BooleanField(
+        default=False, help_text="Cut a time limit that outlives the block of the nodes to the longest that fits."
+    )
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
@@ -194,6 +198,10 @@ class PreviewSerializer(serializers.Serializer[Any]):
     usd_left = serializers.DecimalField(max_digits=20, decimal_places=6)
     gpus_free = serializers.IntegerField()
     free_nodes = serializers.IntegerField()
+    time_limit_min = serializers.IntegerField()
+    offered_limit_min = serializers.IntegerField(
+        allow_null=True, help_text="The longest limit that the block of the nodes holds, where the one asked is longer."
+    )
     problems = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
     warnings = serializers.ListField(child=serializers.CharField())
     script = serializers.CharField()
@@ -275,6 +283,8 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "usd_left": preview.usd_left,
                 "gpus_free": int(preview.quota.free),
                 "free_nodes": preview.free_nodes,
+                "time_limit_min": preview.time_limit_min,
+                "offered_limit_min": preview.offered_limit_min,
                 "problems": [{"pointer": p.pointer, "code": p.code, "detail": p.detail} for p in preview.problems],
                 "warnings": list(preview.warnings),
                 "script": preview.script,

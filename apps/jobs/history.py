@@ -256,7 +256,7 @@ def _colour_of(event: Event) -> str:
             return "bad"
         case "CheckpointComplete":
             return "good"
-        case "Recovering" | "CancelRequested" | "RequeueRequested" | "AttemptRequeued":
+        case "Recovering" | "CancelRequested" | "RequeueRequested" | "AttemptRequeued" | "HeldBack" | "Withdrawn":
             return "warn"
         case _:
             return "wait"

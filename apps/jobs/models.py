@@ -118,7 +118,8 @@ class Attempt(models.Model):
     """One submission of a job to its scheduler; its uid is the scheduler's ``comment``.
 
     ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
-    ``stop_reason`` (NodeFailure, Requeued, Cancelled) with ``stop_node`` says why we ended it
+    ``avoided_nodes`` are those it was submitted without because their block ends before it would.
+    ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` says why we ended it
     ourselves. ``charged_until_at`` is how far the ledger has been charged.
     """
 
@@ -129,6 +130,7 @@ class Attempt(models.Model):
     resume_from = models.CharField(max_length=700, blank=True, default="")
     resume_step = models.BigIntegerField(null=True, blank=True)
     excluded_nodes = models.JSONField(default=list)
+    avoided_nodes = models.JSONField(default=list)
 
     phase = models.CharField(max_length=12, choices=AttemptPhase.choices, default=AttemptPhase.PENDING)
     phase_since = models.DateTimeField(default=clock.now)

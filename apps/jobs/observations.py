@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,7 +17,7 @@ from apps.checkpoints.services import series_rejudge
 from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
 from apps.core import clock, ids, units
-from apps.core.said import brief, said
+from apps.core.said import Said, brief, said
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.costs.states import Unit
@@ -33,6 +33,8 @@ from apps.quotas.services import gpus_return
 
 #: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
 LIMIT_GRACE = timedelta(minutes=5)
+#: Reason of a waiting job that the portal has not given to the scheduler.
+HELD_BACK = "HeldBack"
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,42 @@ def attempt_unseen(attempt: Attempt) -> None:
     attempt.observed_state = ""
 
 
-def attempt_submitting(attempt: Attempt) -> None:
+def attempt_submitting(attempt: Attempt, avoided: Collection[str] = ()) -> None:
     """About to call the scheduler: written before the call, so that a crash leaves a trace to search by."""
-    move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.SUBMITTING, submit_started_at=clock.now())
-
-
-def attempt_submit_again(attempt: Attempt) -> bool:
-    """The doubt about a submit counts from now: a call failed, or the next one starts. False when another was first."""
     now = clock.now()
+    move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.SUBMITTING, submit_started_at=now, avoided_nodes=sorted(avoided))
+
+
+def attempt_submit_again(attempt: Attempt, avoided: Collection[str] | None = None) -> bool:
+    """The doubt about a submit counts from now: a call failed, or the next one starts. False when another was first."""
+    columns: dict[str, Any] = {"submit_started_at": clock.now()}
+    if avoided is not None:
+        columns["avoided_nodes"] = sorted(avoided)
     changed = Attempt.objects.filter(
         pk=attempt.pk, phase=AttemptPhase.SUBMITTING, submit_started_at=attempt.submit_started_at
-    ).update(submit_started_at=now)
+    ).update(**columns)
     if changed:
-        attempt.submit_started_at = now
+        for name, value in columns.items():
+            setattr(attempt, name, value)
     return bool(changed)
+
+
+def job_held_back(job: Job, attempt: Attempt, why: Said) -> None:
+    """The portal keeps it for now: it waits, with the reason; told once a reason."""
+    with transaction.atomic():
+        if job.phase in (JobPhase.PENDING, JobPhase.RECOVERING):
+            move(job, JOB_TRANSITIONS, JobPhase.QUEUED, observed_generation=job.generation, reason=HELD_BACK)
+        elif not Job.objects.filter(pk=job.pk, phase=job.phase).exclude(reason=HELD_BACK).update(reason=HELD_BACK):
+            return
+        job.reason = HELD_BACK
+        _job_event(job, "HeldBack", why, attempt)
+
+
+def attempt_withdraw(attempt: Attempt, why: Said) -> None:
+    """Take a waiting attempt out of the queue before it starts where it could not end."""
+    with transaction.atomic():
+        if attempt_stop(attempt, "BlockEnds"):
+            _job_event(attempt.job, "Withdrawn", why, attempt)
 
 
 def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[str] = ()) -> None:
@@ -104,6 +128,8 @@ def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[st
         move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED, scheduler_id=scheduler_id)
         if job.phase in (JobPhase.PENDING, JobPhase.RECOVERING):
             move(job, JOB_TRANSITIONS, JobPhase.QUEUED, observed_generation=job.generation, message="")
+        elif Job.objects.filter(pk=job.pk, reason=HELD_BACK).update(reason="", message=""):
+            job.reason, job.message = "", ""
         text = f"attempt {attempt.number} is job {scheduler_id} in the scheduler"
         if warnings:
             text += "; it warns: " + "; ".join(warnings)
@@ -335,6 +361,8 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
         excluded_nodes=excluded,
     )
     why = said(_("%(node)s failed"), node=failed) if failed else ended.reason or ended.phase
+    if ended.reason == "BlockEnds":
+        why = said(_("a block ends before it could"))
     try:
         with transaction.atomic():
             ledger.hold_money(

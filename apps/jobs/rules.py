@@ -316,6 +316,7 @@ _ENDS = {
 _STOP_ENDS = {
     "NodeFailure": AttemptPhase.NODE_FAILED,
     "Requeued": AttemptPhase.REQUEUED,
+    "BlockEnds": AttemptPhase.REQUEUED,
     "Cancelled": AttemptPhase.CANCELLED,
 }
 RECOVERABLE = frozenset({AttemptPhase.NODE_FAILED, AttemptPhase.REQUEUED, AttemptPhase.LOST})

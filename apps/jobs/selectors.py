@@ -11,12 +11,11 @@ from django.db.models import Max, QuerySet
 from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
-from apps.capacity.rules import minutes_left
 from apps.checkpoints.models import Checkpoint
 from apps.checkpoints.states import CheckpointState
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import NodePhase
-from apps.core import clock, units
+from apps.core import units
 from apps.core.errors import BadQuery, NotFound
 from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
@@ -279,30 +278,3 @@ def usable_nodes(cluster: Cluster, gpu_type: str = "", gpus_per_node: int = 0, p
     found = [n for n in rows if n.gpus >= gpus_per_node]
     inside = [n for n in found if partition in n.partitions] if partition else []
     return inside or found
-
-
-def minutes_left_on(node: Node) -> int | None:
-    """How long a job that starts now may run on a node: until its block is given back; None where nothing ends it."""
-    reservation = node.fleet.reservation if node.fleet is not None else None
-    if reservation is None:
-        return None
-    return minutes_left(reservation.kind, reservation.end_at, clock.now())
-
-
-def nodes_ending_before(cluster: Cluster, time_limit_min: int) -> list[str]:
-    """Names of nodes whose block ends before a job of this length would."""
-    rows = Node.objects.filter(cluster=cluster, fleet__reservation__end_at__isnull=False).exclude(phase=NodePhase.GONE)
-    found = []
-    for node in rows.select_related("fleet__reservation"):
-        left = minutes_left_on(node)
-        if left is not None and left < time_limit_min:
-            found.append(node.name)
-    return sorted(found)
-
-
-def longest_limit(nodes: Sequence[Node], count: int) -> int | None:
-    """The longest time limit that ``count`` of these nodes can hold before their blocks end; None: any."""
-    left = sorted((float("inf") if (m := minutes_left_on(n)) is None else m for n in nodes), reverse=True)
-    if not 1 <= count <= len(left) or left[count - 1] == float("inf"):
-        return None
-    return int(left[count - 1])

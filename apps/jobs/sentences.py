@@ -13,6 +13,7 @@ from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
 from apps.core import clock, units
 from apps.costs.selectors import Sums
+from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
@@ -43,8 +44,26 @@ def waiting_words(reason: str) -> str:
     return words.get(reason, reason)
 
 
+#: How long before it is too late to start a waiting job says so.
+SAY_BEFORE_MIN = 24 * 60
+
+
+def ends_words(room: Room) -> str:
+    """Until when a waiting job must start to end before its block does; empty while that is far off."""
+    if room.start_within_min is None or room.start_within_min > SAY_BEFORE_MIN:
+        return ""
+    return " " + _("It must start within %(left)s: %(block)s ends.") % {
+        "left": units.duration(room.start_within_min * 60),
+        "block": room.block,
+    }
+
+
 def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
     """Why it waits, its place in the team's line and what is missing."""
+    room = room_for(job, attempt.excluded_nodes if attempt else ())
+    if room.must_wait and (attempt is None or attempt.phase in (AttemptPhase.PENDING, AttemptPhase.SUBMITTING)):
+        since = units.duration(clock.now() - job.phase_since)
+        return _("Waiting for %(since)s: %(why)s.") % {"since": since, "why": held_words(job, room)}
     position = queue_position(job)
     nodes = list(Node.objects.filter(cluster=job.cluster).exclude(phase=NodePhase.GONE))
     excluded = set(attempt.excluded_nodes) if attempt else set()
@@ -76,7 +95,7 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
             "wait": units.duration(attempt.expected_start_at - clock.now())
         }
     again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
-    return f"{head}; {need}{tail}{again}.{start}"
+    return f"{head}; {need}{tail}{again}.{start}{ends_words(room)}"
 
 
 def attempt_words(attempt: Attempt) -> str:

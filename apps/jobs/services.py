@@ -25,10 +25,11 @@ from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
 from apps.intents.services import intent_ask
+from apps.jobs.block_ends import longest_limit, trimmed_limit
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.rules import check_script, fill_template, hold_for
-from apps.jobs.selectors import StopLine, longest_limit, stop_lines, usable_nodes
+from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -41,7 +42,10 @@ MAX_TIME_MIN = 60 * 24 * 90
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything a submit says; see Job for the units."""
+    """Everything a submit says; see Job for the units.
+
+    ``trim``: a time limit that the blocks of the nodes do not hold is cut to the longest that they do.
+    """
 
     name: str
     nodes: int
@@ -55,13 +59,18 @@ class JobSpec:
     partition: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     max_recoveries: int = 3
+    trim: bool = False
     template: JobTemplate | None = None
     template_parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What will happen when this is submitted; ``problems`` empty means it would be accepted."""
+    """What will happen when this is submitted; ``problems`` empty means it would be accepted.
+
+    ``time_limit_min`` is the limit it would run with. ``offered_limit_min`` is the longest that the blocks of its
+    nodes hold, where the one asked for is too long; None otherwise.
+    """
 
     script: str
     gpus: int
@@ -74,6 +83,8 @@ class Preview:
     free_nodes: int
     problems: tuple[FieldProblem, ...]
     warnings: tuple[str, ...]
+    time_limit_min: int = 0
+    offered_limit_min: int | None = None
 
     @property
     def usd_left(self) -> Decimal:
@@ -101,7 +112,12 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += _check_fields(spec)
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
-    problems += _check_ends(spec, nodes)
+    offered = _limit_that_fits(spec, nodes)
+    if offered and spec.trim:
+        warnings.append(_trimmed_words(spec.time_limit_min, offered))
+        spec, offered = replace(spec, time_limit_min=offered), None
+    elif offered is not None:
+        problems.append(_too_long_for_block(spec, offered))
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
     region = cluster.account.region if cluster.account is not None else ""
     # The scheduler may choose any node that fits: the hold covers the dearest.
@@ -142,6 +158,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         budget=budget,
         quota=quota,
         free_nodes=len(free),
+        time_limit_min=spec.time_limit_min,
+        offered_limit_min=offered or None,
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
@@ -156,19 +174,27 @@ def _block_price(node: Node) -> tuple[Decimal, str] | None:
     return (reservation.usd_per_hour / node.gpus).quantize(Decimal("0.000001")), words
 
 
-def _check_ends(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
-    """A job that would outlive the block it runs in: refused, with the longest limit that fits."""
+def _limit_that_fits(spec: JobSpec, nodes: Sequence[Node]) -> int | None:
+    """The longest time limit to offer instead of one that a block does not hold: 0 for none, None where it fits."""
     most = longest_limit(nodes, spec.nodes)
-    if most is None or spec.time_limit_min <= most:
-        return []
-    if most < 1:
+    return None if most is None or spec.time_limit_min <= most else trimmed_limit(most)
+
+
+def _trimmed_words(asked: int, fits: int) -> str:
+    facts = {"asked": asked, "fits": fits}
+    return _("time limit cut from %(asked)s to %(fits)s min: the block that its nodes belong to ends") % facts
+
+
+def _too_long_for_block(spec: JobSpec, fits: int) -> FieldProblem:
+    """A job that would outlive the block it runs in: refused, with the longest limit that fits."""
+    if not fits:
         text = _("the block that these nodes belong to ends before a job could; wait for other nodes")
-        return [FieldProblem("/time_limit_min", "block-ends", text)]
+        return FieldProblem("/time_limit_min", "block-ends", text)
     text = _("%(asked)s min; the block that these nodes belong to ends first, at most %(most)s min fit from now") % {
         "asked": spec.time_limit_min,
-        "most": most,
+        "most": fits,
     }
-    return [FieldProblem("/time_limit_min", "block-ends", text)]
+    return FieldProblem("/time_limit_min", "block-ends", text)
 
 
 def _check_fields(spec: JobSpec) -> list[FieldProblem]:
@@ -291,7 +317,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         tasks_per_node=spec.tasks_per_node,
         cpus_per_task=spec.cpus_per_task,
         memory_per_node_mib=spec.memory_per_node_mib,
-        time_limit_min=spec.time_limit_min,
+        time_limit_min=preview.time_limit_min,
         partition=spec.partition or cluster.partition,
         environment=dict(spec.environment),
         max_recoveries=spec.max_recoveries,

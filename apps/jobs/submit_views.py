@@ -18,7 +18,7 @@ from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
-from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
+from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch, minutes_text
 from apps.jobs.models import Job
 from apps.jobs.rules import read_sbatch
 from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
@@ -203,13 +203,15 @@ class PreviewJob(_NewJob):
         """A fragment, with the problems put at their fields."""
         form = self.form(request.POST, request.FILES)
         verdict = verdict_of(self.actor, form)
-        script = verdict.preview.script if verdict.preview else ""
+        preview = verdict.preview
+        script = preview.script if preview else ""
         last = _last_run(self.actor, form)
         context = {
             "form": form,
             "verdict": verdict,
-            "preview": verdict.preview,
+            "preview": preview,
             "field_problems": [(name, verdict.at_fields.get(name, "")) for name in form.fields if name not in _SILENT],
+            "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
             "changes": list(changes_between(last.script, script)) if last and script else [],
         }

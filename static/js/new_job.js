@@ -38,6 +38,12 @@
         input.value = value;
       });
     });
+    document.addEventListener("click", function (event) {
+      var button = event.target.closest("[data-fill]");
+      if (!button) { return; }
+      form.elements[button.dataset.fill].value = button.dataset.value;
+      preview();
+    });
     document.addEventListener("htmx:afterRequest", function (event) {
       if (event.detail.elt.matches("[data-reader]")) { one("#id_upload").value = ""; }
     });

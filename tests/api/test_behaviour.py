@@ -11,6 +11,7 @@ import pytest
 from apps.core import clock
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job, LogChunk, ProgressPoint
+from tests.blocks import at, make_block
 
 pytestmark = pytest.mark.django_db
 
@@ -389,3 +390,19 @@ def test_checkpoints_complete_in_progress_and_torn(post: Any, job: Job) -> None:
     assert found[2] == ("IN_PROGRESS", "1 shards but no .metadata")
     assert found[3][0] == "TORN"
     assert "it was complete and now" in found[3][1]
+
+
+def test_a_limit_beyond_its_block_is_refused_with_what_fits_and_cut_on_request(
+    as_user: Any, owner: Any, cluster: Any, team: Any
+) -> None:
+    make_block(cluster, team)
+    body = {**SUBMIT, "time_limit_min": 600}
+    with at(300):
+        client = as_user(owner)
+        shown = client.send("POST", "jobs/preview", body).json()
+        assert (shown["accepted"], shown["time_limit_min"], shown["offered_limit_min"]) == (False, 600, 250)
+        refused = problem(client.send("POST", "jobs", body, Idempotency_Key="k1"), 422, "InvalidInput")
+        assert [(e["pointer"], e["code"]) for e in refused["errors"]] == [("/time_limit_min", "block-ends")]
+        assert "at most 250 min fit from now" in refused["errors"][0]["detail"]
+        taken = client.send("POST", "jobs", {**body, "trim": True}, Idempotency_Key="k2")
+    assert (taken.status_code, taken.json()["time_limit_min"]) == (202, 250)

@@ -10,8 +10,10 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from apps.clusters.models import Cluster
 from apps.costs.selectors import ledger_check, standing_of
 from apps.jobs.models import Job
+from tests.blocks import at, make_block
 from tests.demo_rows import DemoRows
 
 SignIn = Callable[..., Client]
@@ -283,3 +285,18 @@ def test_a_cluster_change_brings_its_own_gpu_types(sign_in: SignIn, filled: dict
     text = sign_in("owner").post("/jobs/new/read", data).content.decode()
     assert '<option value="a100">' in text
     assert "h100" not in text
+
+
+def test_a_limit_beyond_its_block_offers_the_one_that_fits(
+    sign_in: SignIn, filled: dict[str, str], site: DemoRows
+) -> None:
+    make_block(Cluster.objects.get(name="ada"), site.teams["nlp"])
+    with at(300):
+        client = sign_in("owner")
+        text = client.post("/jobs/new/preview", {**filled, "time_limit": "10:00:00"}).content.decode()
+        assert 'data-fill="time_limit"' in text
+        assert 'data-value="4:10:00"' in text
+        assert "Set the time limit to 4:10:00" in text
+        text = client.post("/jobs/new/preview", {**filled, "time_limit": "4:10:00"}).content.decode()
+    assert "data-fill" not in text
+    assert "disabled" not in text.split('id="submit-job"')[1].split(">")[0]

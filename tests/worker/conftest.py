@@ -31,6 +31,14 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> FakeExporter:
 
 
 @pytest.fixture
+def block(cluster: Any, team: Any) -> Any:
+    """A block of two p5 machines for one day, in which the cluster's nodes run."""
+    from tests.blocks import make_block
+
+    return make_block(cluster, team)
+
+
+@pytest.fixture
 def work() -> Callable[..., int]:
     """Make due visits (of these kinds) until none is due; the number made."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,58 +12,18 @@ import time_machine
 from apps.audit.models import Event
 from apps.capacity.models import Purchase, Reservation
 from apps.clusters.models import Fleet, Node
-from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import InvalidInput
 from apps.costs.models import Posting
 from apps.jobs.block_charges import charge_hours
+from apps.jobs.block_ends import nodes_ending_before
 from apps.jobs.models import Attempt
-from apps.jobs.selectors import nodes_ending_before
 from apps.jobs.services import JobSpec, job_preview, job_submit
+from tests.blocks import END, at
 from tests.conftest import actor_of
 from worker.reconcilers import reservations
 
 pytestmark = pytest.mark.django_db
-END = datetime(2026, 12, 3, 11, 30, tzinfo=UTC)
-
-
-@pytest.fixture
-def block(cluster: Any, team: Any) -> Reservation:
-    """A block of two p5 machines for one day, in which the cluster's nodes run."""
-    account = CloudAccount.objects.create(name="main", region="us-east-2", phase="CONNECTED")
-    row = Reservation.objects.create(
-        account=account,
-        kind="capacity-block",
-        name="train-64",
-        team=team,
-        provider_id="cr-1",
-        instance_type="p5.48xlarge",
-        instances=2,
-        start_at=END - timedelta(days=1),
-        end_at=END,
-        usd_upfront=Decimal("2292.48"),
-        usd_per_hour=Decimal("47.76"),
-        phase="ACTIVE",
-        available_instances=0,
-    )
-    fleet = Fleet.objects.create(
-        cluster=cluster,
-        name="f",
-        instance_type="p5.48xlarge",
-        nodes=2,
-        subnet_id="s",
-        image_id="a",
-        phase="READY",
-        source="capacity-block",
-        reservation=row,
-        launched_at=END - timedelta(hours=20),
-    )
-    Node.objects.filter(cluster=cluster).update(fleet=fleet)
-    return row
-
-
-def at(minutes_before: float) -> Any:
-    return time_machine.travel(END - timedelta(minutes=minutes_before), tick=False)
 
 
 def run_job(job: Any, scheduler: Any, nodes: list[str], **environment: str) -> Attempt:
@@ -146,7 +106,7 @@ def test_a_job_that_cannot_end_in_time_is_refused_with_what_fits(
         found = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=spec)
         problem = next(p for p in found.problems if p.code == "block-ends")
         assert problem.pointer == "/time_limit_min"
-        assert "at most 255 min" in problem.detail
+        assert "at most 250 min" in problem.detail
         with pytest.raises(InvalidInput):
             job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=spec)
         assert nodes_ending_before(cluster, 600) == sorted(Node.objects.values_list("name", flat=True))

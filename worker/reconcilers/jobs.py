@@ -16,6 +16,7 @@ from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.core.said import said
 from apps.jobs import observations as obs
+from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
@@ -35,6 +36,8 @@ LOST_AFTER = timedelta(seconds=90)
 #: Left unobserved this long while placed, an attempt is asked for by its id.
 UNSEEN = timedelta(seconds=30)
 BUDGET_RETRY_S = 60.0
+#: How often a job that is held back is compared with the blocks again.
+HELD_S = 60.0
 RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
 
@@ -72,7 +75,11 @@ def _submit(job: Job, attempt: Attempt) -> Outcome:
     if job.stop_kind == "cancel":
         obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
-    obs.attempt_submitting(attempt)
+    room = room_for(job, attempt.excluded_nodes)
+    if room.must_wait:
+        obs.job_held_back(job, attempt, held_words(job, room))
+        return again(HELD_S)
+    obs.attempt_submitting(attempt, room.late)
     return _send(job, attempt, doors.scheduler_for(job.cluster))
 
 
@@ -107,7 +114,11 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     if job.stop_kind == "cancel":
         obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
-    if not obs.attempt_submit_again(attempt):
+    room = room_for(job, attempt.excluded_nodes)
+    if room.must_wait:
+        obs.job_held_back(job, attempt, held_words(job, room))
+        return again(HELD_S)
+    if not obs.attempt_submit_again(attempt, room.late):
         return again(1)
     return _send(job, attempt, scheduler)
 
@@ -121,6 +132,10 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
         obs.attempt_running(attempt)
     elif attempt.observed_state == "PENDING" and attempt.phase == AttemptPhase.RUNNING:
         obs.attempt_requeued_by_scheduler(attempt)
+    if attempt.phase == AttemptPhase.QUEUED and attempt.observed_state == "PENDING" and not attempt.stop_reason:
+        room = room_for(job, attempt.excluded_nodes)
+        if outgrown(attempt, room):
+            obs.attempt_withdraw(attempt, leaves_words(room))
     if attempt.stop_reason and (attempt.stop_sent_at is None or now - attempt.stop_sent_at > RESEND_STOP):
         return _stop(job, attempt)
     last_seen = attempt.observed_at or attempt.phase_since
