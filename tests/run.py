@@ -32,9 +32,9 @@ PYTHON_PATHS = ("portal", "apps", "worker", "sandbox", "runner")
 #: Folders whose tests start many processes or measure time: never beside other tests.
 ALONE = ("tests/stress", "tests/tooling")
 #: Long tests that mostly wait: they start first, so that none of them goes on alone at the end.
-FIRST = ("tests/flows/test_tutorial.py",)
+FIRST = ("tests/flows/test_tutorial.py", "tests/worker/test_fleet_chaos.py")
 #: A test belongs to the first of these markers that it bears; what bears none runs in parallel.
-ORDER = ("torch", "real_slurm", "browser", "crash")
+ORDER = ("torch", "real_slurm", "browser")
 
 
 def marked(wanted: str | None) -> str:
@@ -188,17 +188,13 @@ def on_sqlite(name: str, run: Run) -> Result:
 
 
 def alone(name: str, run: Run) -> Result:
-    """Crash, stress and tooling tests, one after the other."""
+    """Stress and tooling tests, one after the other."""
     return _alone(name, run, [])
 
 
 def _alone(name: str, run: Run, words: Sequence[str], **environment: str) -> Result:
-    others = [f"--ignore={folder}" for folder in ALONE]
-    crash = pytest_run(f"{name}-crash", run, [*words, *others, "-m", marked("crash"), "tests"], **environment)
     folders = [folder for folder in ALONE if (ROOT / folder).is_dir()]
-    not_elsewhere = " and ".join(f"not {marker}" for marker in ORDER[: ORDER.index("crash")])
-    rest = pytest_run(f"{name}-rest", run, [*words, "-m", not_elsewhere, *folders], **environment)
-    return add(crash, rest)
+    return pytest_run(f"{name}-alone" if words else name, run, [*words, "-m", marked(None), *folders], **environment)
 
 
 def add(*results: Result) -> Result:
@@ -305,7 +301,7 @@ STAGES: dict[str, tuple[str, Stage]] = {
     "migrations": ("no migration is missing", manage("makemigrations", "--check", "--dry-run")),
     "schema": ("OpenAPI document", manage("spectacular", "--validate", "--fail-on-warn", "--file", os.devnull)),
     "sqlite": ("tests on SQLite", on_sqlite),
-    "alone": ("crash, stress and tooling", alone),
+    "alone": ("stress and tooling", alone),
     "postgres": ("tests on PostgreSQL", on_postgres),
     "slurm": ("contract on real Slurm", by_marker("real_slurm")),
     "browser": ("browser flows", in_browser),

@@ -26,7 +26,7 @@ def stage_chaos(proof: Proof) -> None:
     run_tests(
         proof,
         "a worker killed at every point",
-        "-m crash tests/worker",
+        "-m chaos -n 2 --dist loadfile tests/worker",
         "exactly what was asked, then nothing",
         3600,
         QD_CHAOS_TABLE=str(table),

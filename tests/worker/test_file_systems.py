@@ -38,7 +38,7 @@ from tests.conftest import actor_of
 from worker import doors
 from worker.providers import values as v
 
-pytestmark = [pytest.mark.django_db, pytest.mark.crash]
+pytestmark = [pytest.mark.django_db, pytest.mark.chaos]
 
 #: Every call that a file system's life makes and that changes something.
 CHANGING = (
@@ -153,6 +153,7 @@ def test_a_whole_life(account: CloudAccount, server: AwsServer, work: Any, plan:
     assert {"FileSystemAvailable", "AssociationAvailable", "ExportSucceeded", "FileSystemDeleted"} <= kinds
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", CHANGING)
 def test_a_worker_killed_at_any_point_makes_one_and_leaves_none(
@@ -169,6 +170,7 @@ def test_a_worker_killed_at_any_point_makes_one_and_leaves_none(
     assert left == EMPTY
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", EFS_CHANGING)
 def test_efs_killed_at_any_point(

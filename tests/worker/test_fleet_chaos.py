@@ -23,7 +23,7 @@ from worker import doors
 from worker.providers import values as v
 from worker.reconcilers import fleet_launch
 
-pytestmark = [pytest.mark.django_db, pytest.mark.crash]
+pytestmark = [pytest.mark.django_db, pytest.mark.chaos]
 
 CHANGING = ("placement_group_ensure", "launch_template_ensure", "launch", "launch_choice", *at.DELETING)
 P5 = "p5.48xlarge"
@@ -94,6 +94,7 @@ def end(fleet: Fleet, work: Any, plan: Plan, operator: Any) -> None:
     at.drive(fleet, work, plan, "DELETED")
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(("source", "call", "when"), POINTS)
 def test_a_worker_killed_at_any_point_makes_one_fleet_and_leaves_none(
     source: str,

@@ -26,7 +26,7 @@ from tests.worker.fleet_site import CREATING, DELETING
 from worker import doors
 from worker.providers import values as v
 
-pytestmark = [pytest.mark.django_db, pytest.mark.crash]
+pytestmark = [pytest.mark.django_db, pytest.mark.chaos]
 
 CHANGING = (*CREATING, *DELETING)
 

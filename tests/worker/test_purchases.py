@@ -42,7 +42,7 @@ from worker import doors
 from worker.collectors import reservations as reserved
 from worker.providers import values as v
 
-pytestmark = [pytest.mark.django_db, pytest.mark.crash]
+pytestmark = [pytest.mark.django_db, pytest.mark.chaos]
 
 TYPE = "p5en.48xlarge"
 CALLS = {
