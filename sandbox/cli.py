@@ -103,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
     limits.add_argument("--seconds", type=_delay, help="end after this time")
     capacity = kinds.add_parser("no-capacity", parents=[control, limits], help="launches find no machines")
     capacity.add_argument("--type", help="only this instance type")
+    capacity.add_argument("--zone", help="only in this zone, for example us-east-2a")
     called = argparse.ArgumentParser(add_help=False)
     called.add_argument("--service", choices=SERVICES, required=True)
     called.add_argument("--operation", help="only this call, for example RunInstances")

@@ -42,7 +42,7 @@ class BlockCalls(ReservationCalls):
         ultraserver = str(asked.get("UltraserverType") or "")
         instance_type = blocks.ULTRASERVER_TYPE if ultraserver else str(asked.get("InstanceType") or "")
         servers = int(asked.get("UltraserverCount") or 1)
-        count = ultraserver_machines(ultraserver, servers) if ultraserver else int(asked.get("InstanceCount") or 1)
+        count = ultraserver_machines(ultraserver, servers) if ultraserver else int(asked.get("InstanceCount", 1))
         if not ultraserver and not instance_type:
             raise AwsError("MissingParameter", "The request must contain InstanceType or UltraserverType")
         if instance_type not in blocks.PRICES or (instance_type == blocks.ULTRASERVER_TYPE and not ultraserver):

@@ -291,7 +291,7 @@ def make(cloud: Cloud, world: World, wanted: Plan, params: Mapping[str, Any]) ->
     count = wanted.least
     if "" in held:
         free = options.pool_of(name) - len(_outside_blocks(cloud, cloud.live(name))) - book.kept_back(name)
-        if free < held.count("") or world.fault_use("no-capacity", instance_type=name) is not None:
+        if free < held.count("") or world.fault_use("no-capacity", instance_type=name, zone=zone) is not None:
             others = [other for other in seed.zones_offering(name, options.region) if other != zone]
             raise insufficient_capacity(name, zone, others)
         count = min(wanted.most, free + len(held) - held.count(""))

@@ -94,6 +94,10 @@ class ReservationCalls:
         limited = asked.get("EndDateType") == "limited"
         if limited != bool(asked.get("EndDate")):
             raise AwsError("InvalidParameterCombination", "EndDate goes with EndDateType limited, and only with it.")
+        if count < 1:
+            raise AwsError("InvalidParameterValue", f"Invalid value '{count}' for InstanceCount.")
+        if limited and instant(asked["EndDate"], FOREVER) <= time.time():
+            raise AwsError("InvalidParameterValue", "The EndDate must be in the future.")
         if asked.get("StartDate"):
             raise AwsError("InvalidParameterValue", "The sandbox knows no future-dated Capacity Reservations.")
         self._refuse_dry_run()
@@ -101,7 +105,7 @@ class ReservationCalls:
         def make() -> str:
             free = self.cloud.options.pool_of(instance_type) - len(self.cloud.live(instance_type))
             free -= self.book.kept_back(instance_type)
-            if free < count or self.book.fault("no-capacity", instance_type=instance_type):
+            if free < count or self.book.fault("no-capacity", instance_type=instance_type, zone=zone.name):
                 raise insufficient_capacity(instance_type, zone.name, [])
             return self.book.add(
                 instance_type=instance_type,

@@ -99,9 +99,7 @@ class TrainingPlans(_Base):
         ultraserver = str(asked.get("UltraServerType") or "").removeprefix(_ML)
         name = blocks.ULTRASERVER_TYPE if ultraserver else str(asked.get("InstanceType") or "").removeprefix(_ML)
         servers = int(asked.get("UltraServerCount") or 1)
-        count = (
-            blocks.ULTRASERVERS.get(ultraserver, 0) * servers if ultraserver else int(asked.get("InstanceCount") or 1)
-        )
+        count = blocks.ULTRASERVERS.get(ultraserver, 0) * servers if ultraserver else int(asked.get("InstanceCount", 1))
         if name not in blocks.PRICES or count < 1:
             raise AwsError("ValidationException", f"There are no training plans for {name or 'no instance type'}.")
         now = time.time()

@@ -27,7 +27,7 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "xid": frozenset({"node", "code", "gpu", "kill"}),
     "node-loss": frozenset({"node"}),
     "torn-checkpoint": frozenset({"job"}),
-    "no-capacity": frozenset({"type", "times", "seconds"}),
+    "no-capacity": frozenset({"type", "zone", "times", "seconds"}),
     "slow-api": frozenset({"service", "operation", "delay", "times", "seconds"}),
     "throttling": frozenset({"service", "operation", "times", "seconds"}),
     "access-denied": frozenset({"service", "operation", "times", "seconds"}),
@@ -230,8 +230,9 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
     seconds = _seconds(given, "seconds", 86_400)
     parameters: dict[str, object] = {}
     if kind == "no-capacity":
-        parameters["instance_type"] = _word(given, "type")
+        parameters |= {"instance_type": _word(given, "type"), "zone": _word(given, "zone")}
         what = f"No capacity for {parameters['instance_type'] or 'any instance type'}"
+        what += f" in {parameters['zone']}" if parameters["zone"] else ""
     elif kind in ("partial-start", "wrong-reservation"):
         parameters["instance_type"] = _word(given, "type")
         what = f"Launches into a reservation of {parameters['instance_type'] or 'any type'} miss it"

@@ -14,7 +14,7 @@ from apps.clusters.models import Cluster, Fleet, Node
 from apps.core import clock
 from apps.core.errors import InvalidInput
 from sandbox.aws import AwsOptions, AwsServer
-from sandbox.aws.options import IMAGE_ID, SECURITY_GROUP_ID, SUBNET_ID
+from sandbox.aws.options import IMAGE_ID, SECOND_SUBNET_ID, SECURITY_GROUP_ID, SUBNET_ID
 from sandbox.world import World
 from tests.chaos import WHEN, Crashing, Plan, point
 from tests.conftest import actor_of
@@ -37,6 +37,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "batches": (*at.CREATING, *at.DELETING),
     "refused batch": ("launch", "terminate"),
     "several choices": ("placement_group_ensure", "launch_template_ensure", "launch_choice", *at.DELETING),
+    "several zones": ("placement_group_ensure", "launch_template_ensure", "launch_choice", *at.DELETING),
 }
 POINTS = [(source, call, when) for source, calls in SOURCES.items() for call in calls for when in WHEN]
 
@@ -84,6 +85,10 @@ def asked(source: str, server: AwsServer, cluster: Cluster, monkeypatch: pytest.
             return {}
         case "several choices":
             return {"other_instance_types": ["p5en.48xlarge"]}
+        case "several zones":
+            # The first zone is sold out: the machines come from the second, all of them.
+            server.world.fault_add("no-capacity", zone=server.options.zone)
+            return {"other_subnet_ids": [SECOND_SUBNET_ID]}
         case _:
             return {}
 
@@ -114,15 +119,16 @@ def test_a_worker_killed_at_any_point_makes_one_fleet_and_leaves_none(
         refuse_the_second(monkeypatch)
     at.drive(fleet, work, plan, "READY")
     there = at.counts(server)
-    grouped = source in ("on demand", "spot", "batches", "refused batch", "several choices")
+    grouped = source in ("on demand", "spot", "batches", "refused batch") or source.startswith("several")
     one = {
         "instances": 4,
         "placement_groups": 1 if grouped else 0,
-        "launch_templates": 2 if source == "several choices" else 1,
+        "launch_templates": 2 if source.startswith("several") else 1,
         "network_interfaces": 4 * 33,
     }
     meant = {fleet.reservation.provider_id} if fleet.reservation else {""}
     held = set(Node.objects.filter(fleet=fleet).exclude(phase="GONE").values_list("reservation_id", flat=True))
+    subnets = {m.subnet_id for m in server.cloud.live()}
     end(fleet, work, plan, operator)
     left = at.counts(server)
     holds = plan.done and (there, left, held) == (one, at.EMPTY, meant)
@@ -130,6 +136,7 @@ def test_a_worker_killed_at_any_point_makes_one_fleet_and_leaves_none(
     assert plan.done
     assert there == one
     assert held == meant
+    assert subnets == {SECOND_SUBNET_ID if source == "several zones" else SUBNET_ID}
     assert left == at.EMPTY
 
 
