@@ -187,3 +187,15 @@ def raises_not_found(call: Callable[[], Any]) -> bool:
     except errors.NotFound:
         return True
     return False
+
+
+def plan(server: AwsServer, count: int) -> str:
+    """A training plan of so many machines, which begins later."""
+    client = aws(server, "sagemaker")
+    offer = client.search_training_plan_offerings(
+        InstanceType=f"ml.{TYPE}", InstanceCount=count, DurationHours=24, TargetResources=["hyperpod-cluster"]
+    )["TrainingPlanOfferings"][0]
+    arn: str = client.create_training_plan(
+        TrainingPlanName="plan", TrainingPlanOfferingId=offer["TrainingPlanOfferingId"]
+    )["TrainingPlanArn"]
+    return arn

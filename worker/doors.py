@@ -10,6 +10,7 @@ import shlex
 from django.conf import settings
 
 from apps.clusters.models import Cluster
+from apps.clusters.states import ClusterKind
 from apps.connections.models import CloudAccount
 from apps.connections.services import OWN_SECRETS
 from worker.providers import ports
@@ -95,6 +96,31 @@ def capacity_for(account: CloudAccount) -> ports.Capacity:
     from worker.providers.aws.capacity import AwsCapacity
 
     return AwsCapacity(access_of(account))
+
+
+def cluster_service_for(cluster: Cluster) -> ports.ClusterService:
+    """The service that keeps a cluster, by its kind. Raises InvalidRequest for a kind that none keeps."""
+    if cluster.account is None:
+        raise InvalidRequest("the cluster has no cloud account", source="portal")
+    access = access_of(cluster.account)
+    match cluster.kind:
+        case ClusterKind.PCS:
+            from worker.providers.aws.pcs import Pcs
+
+            return Pcs(access)
+        case ClusterKind.EKS:
+            from worker.providers.aws.eks import Eks
+
+            return Eks(access)
+        case ClusterKind.HYPERPOD_SLURM | ClusterKind.HYPERPOD_EKS:
+            from worker.providers.aws.hyperpod import HyperPod
+
+            return HyperPod(access)
+        case ClusterKind.PARALLELCLUSTER:
+            from worker.providers.aws.parallelcluster import ParallelCluster
+
+            return ParallelCluster(access, str(cluster.settings.get("pcluster_api_url") or ""))
+    raise InvalidRequest(f"no service of AWS keeps clusters of kind {cluster.kind}", source="portal")
 
 
 #: One scheduler a cluster and process: it remembers the version it negotiated and the queue it last read.

@@ -265,6 +265,8 @@ class Node(Recorded):
     ``drain_requested_at`` and ``drain_reason`` are the wish; ``observed_state`` is Slurm's word. A
     node that came back under an old name is a new row once its instance differs. ``network_nodes`` are AWS's
     names of the switches above it, the top layer first; ``cloud_events`` what AWS has planned for the machine.
+    ``provider_state`` is what the service that keeps a node group says of its machine (pending, running, failing,
+    updating, ending); empty where no such service is.
     """
 
     uid_prefix = "node"
@@ -290,6 +292,7 @@ class Node(Recorded):
     memory_mib = models.PositiveIntegerField(default=0)
     private_ip = models.CharField(max_length=45, blank=True, default="")
     zone_id = models.CharField(max_length=30, blank=True, default="")
+    provider_state = models.CharField(max_length=10, blank=True, default="")
     partitions = models.JSONField(default=list)
     observed_state = models.CharField(max_length=120, blank=True, default="")
     observed_reason = SaidField(blank=True, default="")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
@@ -179,7 +180,7 @@ def fleet_nodes_observe(fleet: Fleet, instances: Iterable[SeenInstance], *, comp
         for start in range(0, len(names), 500):
             some = names[start : start + 500]
             for old in Node.objects.filter(cluster=fleet.cluster, name__in=some).exclude(phase=NodePhase.GONE):
-                _node_gone(old)
+                node_gone(old)
                 known.pop(old.provider_id, None)
         for instance in new:
             row = Node(
@@ -200,7 +201,7 @@ def fleet_nodes_observe(fleet: Fleet, instances: Iterable[SeenInstance], *, comp
             found = seen.get(provider_id)
             if found is None:
                 if complete:
-                    _node_gone(row)
+                    node_gone(row)
                 continue
             _node_seen(row, found)
         if complete:
@@ -233,14 +234,15 @@ def _node_seen(row: Node, instance: SeenInstance) -> None:
         Node.objects.filter(pk=row.pk).update(**columns)
 
 
-def _node_gone(row: Node) -> None:
+def node_gone(row: Node) -> None:
+    """AWS no longer lists the machine, the scheduler no longer the node, or another machine bears its name."""
     move(row, NODE_TRANSITIONS, NodePhase.GONE, gpus_used=0)
     event("node", row.uid, "NodeGone", f"{row.name} is gone")
 
 
 @dataclass(frozen=True)
 class SeenNode:
-    """One node as the scheduler shows it."""
+    """One node as the scheduler shows it; address and instance id where it tells them."""
 
     name: str
     state: str
@@ -252,6 +254,8 @@ class SeenNode:
     memory_mib: int
     reason: str
     partitions: tuple[str, ...]
+    address: str = ""
+    provider_id: str = ""
 
 
 def phase_of(seen: SeenNode) -> str:
@@ -289,8 +293,16 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
             "partitions": list(seen.partitions),
         }
         phase = phase_of(seen)
-        row = known.get(seen.name)
         with transaction.atomic():
+            row = _row_of(cluster, seen, known)
+            if cluster.is_managed and _is_only_a_name(seen, row):
+                seen_names.discard(seen.name)
+                continue
+            if row is not None and row.provider_state in _UNUSABLE:
+                # What keeps the machine says that it is broken or busy; the scheduler may not know yet.
+                phase = row.phase
+            if row is None and cluster.is_managed:
+                columns["private_ip"] = seen.address[:45]
             if row is None and _was_a_machine_of_ours(cluster, seen.name):
                 continue
             if row is None:
@@ -321,9 +333,11 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
                     _ask_fleet(row.fleet_id)
     for name, row in known.items():
         if name not in seen_names:
-            if row.fleet_id is None:
+            if row.group_id is not None and not row.observed_state:
+                continue  # Never listed there: a controller, a login node, a machine that boots.
+            if row.fleet_id is None and row.group_id is None:
                 with transaction.atomic():
-                    _node_gone(row)
+                    node_gone(row)
                 changed += 1
             elif row.phase in (NodePhase.READY, NodePhase.DRAINED, NodePhase.DRAINING):
                 with transaction.atomic():
@@ -333,14 +347,48 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
                         NodePhase.DOWN,
                         observed_reason=said(_("the scheduler no longer lists it")),
                     )
-                    _ask_fleet(row.fleet_id)
+                    if row.fleet_id is not None:
+                        _ask_fleet(row.fleet_id)
                 changed += 1
     return changed
 
 
 def _was_a_machine_of_ours(cluster: Cluster, name: str) -> bool:
     """A dynamic node that Slurm still lists after its machine was terminated; a new machine gets its row from EC2."""
-    return Node.objects.filter(cluster=cluster, name=name, phase=NodePhase.GONE, fleet__isnull=False).exists()
+    kept = Q(fleet__isnull=False) | Q(group__isnull=False)
+    return Node.objects.filter(kept, cluster=cluster, name=name, phase=NodePhase.GONE).exists()
+
+
+#: Words of a node group's service under which the scheduler does not make a machine usable.
+_UNUSABLE = frozenset({"failing", "updating", "ending"})
+
+
+def _row_of(cluster: Cluster, seen: SeenNode, known: dict[str, Node]) -> Node | None:
+    """The row that a scheduler's node stands for: by its machine where it tells which one that is, else by its name.
+
+    PCS and ParallelCluster give a machine a name that AWS does not know, and the same name to its successor.
+    """
+    row = known.get(seen.name)
+    if not cluster.is_managed or not (seen.provider_id or seen.address):
+        return row
+    machine = next((n for n in known.values() if n.provider_id and n.provider_id == seen.provider_id), None)
+    machine = machine or next((n for n in known.values() if n.group_id and n.private_ip == seen.address), None)
+    if machine is None or machine is row:
+        return row
+    if row is not None:
+        node_gone(row)
+    known.pop(machine.name, None)
+    Node.objects.filter(pk=machine.pk).update(name=seen.name)
+    machine.name = seen.name
+    known[seen.name] = machine
+    return machine
+
+
+def _is_only_a_name(seen: SeenNode, row: Node | None) -> bool:
+    """A node that may be started at need and has no machine now."""
+    return "POWERED_DOWN" in {seen.state.upper(), *(f.upper() for f in seen.flags)} and (
+        row is None or not row.provider_id
+    )
 
 
 def _ask_fleet(fleet_id: int) -> None:

@@ -4,6 +4,7 @@ Cluster:
 
     PENDING ──▶ READY ◀──▶ UNREACHABLE
        └──▶ UNREACHABLE      any ──▶ DELETING ──▶ DELETED
+    What AWS keeps: PENDING ──▶ CREATING ──▶ READY, and from each of them FAILED ──▶ CREATING at another try.
 
 Fleet (each working phase may end in FAILED, and any may be deleted):
 
@@ -190,18 +191,19 @@ K, S = ClusterKind, ClusterStepName
 CLUSTER_TRANSITIONS: dict[str, frozenset[str]] = {
     C.PENDING: frozenset({C.CREATING, C.READY, C.FAILED, C.UNREACHABLE, C.DELETING}),
     C.CREATING: frozenset({C.READY, C.FAILED, C.DELETING}),
-    C.READY: frozenset({C.UNREACHABLE, C.DELETING}),
+    C.READY: frozenset({C.UNREACHABLE, C.FAILED, C.DELETING}),
     C.FAILED: frozenset({C.CREATING, C.DELETING}),
-    C.UNREACHABLE: frozenset({C.READY, C.DELETING}),
+    C.UNREACHABLE: frozenset({C.READY, C.FAILED, C.DELETING}),
     C.DELETING: frozenset({C.DELETED}),
     C.DELETED: frozenset(),
 }
 GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
-    G.PENDING: frozenset({G.CREATING, G.ACTIVE, G.FAILED, G.DELETING}),
+    G.PENDING: frozenset({G.CREATING, G.ACTIVE, G.DEGRADED, G.FAILED, G.DELETING}),
     G.CREATING: frozenset({G.ACTIVE, G.DEGRADED, G.FAILED, G.DELETING}),
     G.ACTIVE: frozenset({G.UPDATING, G.DEGRADED, G.FAILED, G.DELETING}),
     G.UPDATING: frozenset({G.ACTIVE, G.DEGRADED, G.FAILED, G.DELETING}),
-    G.DEGRADED: frozenset({G.ACTIVE, G.UPDATING, G.FAILED, G.DELETING}),
+    # Back to the start: AWS had no machines for it, and another try makes it anew.
+    G.DEGRADED: frozenset({G.PENDING, G.ACTIVE, G.UPDATING, G.FAILED, G.DELETING}),
     G.FAILED: frozenset({G.ACTIVE, G.UPDATING, G.DEGRADED, G.DELETING}),
     G.DELETING: frozenset({G.DELETED}),
     G.DELETED: frozenset(),

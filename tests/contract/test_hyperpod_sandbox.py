@@ -12,7 +12,20 @@ import pytest
 from sandbox.aws import AwsServer
 from sandbox.world import World
 from tests import cluster_site as at
-from tests.cluster_site import HEAD, KUBE_POD, POD, POD_GROUP, TYPE, active, aws, eventually, gone, group, nothing_left
+from tests.cluster_site import (
+    HEAD,
+    KUBE_POD,
+    POD,
+    POD_GROUP,
+    TYPE,
+    active,
+    aws,
+    eventually,
+    gone,
+    group,
+    nothing_left,
+    plan,
+)
 from worker.providers import cluster_values as kv
 from worker.providers import errors
 from worker.providers import values as v
@@ -176,17 +189,6 @@ def test_hyperpod_reasons_are_asked_for_once(pod: HyperPod, server: AwsServer, m
     assert len(reasons) >= 2
     assert all(reasons)
     assert len(asked) == len(set(asked))
-
-
-def plan(server: AwsServer, count: int) -> str:
-    client = aws(server, "sagemaker")
-    offer = client.search_training_plan_offerings(
-        InstanceType=f"ml.{TYPE}", InstanceCount=count, DurationHours=24, TargetResources=["hyperpod-cluster"]
-    )["TrainingPlanOfferings"][0]
-    arn: str = client.create_training_plan(
-        TrainingPlanName="plan", TrainingPlanOfferingId=offer["TrainingPlanOfferingId"]
-    )["TrainingPlanArn"]
-    return arn
 
 
 def test_hyperpod_uses_its_training_plan(pod: HyperPod, server: AwsServer) -> None:

@@ -120,6 +120,8 @@ def nodes(uid: str) -> Outcome:
                 memory_mib=n.memory_mib,
                 reason=n.reason,
                 partitions=n.partitions,
+                address=n.address,
+                provider_id=n.instance_id,
             )
             for n in found
         ],

@@ -69,7 +69,10 @@ class SeenCluster:
 
 @dataclass(frozen=True, slots=True)
 class SeenGroup:
-    """A node group as AWS describes it; counts are None where AWS does not say. ``issues`` are (code, message)."""
+    """A node group as AWS describes it; counts are None where AWS does not say. ``issues`` are (code, message).
+
+    ``tags`` are empty where groups have none: there the name is the group.
+    """
 
     provider_id: str
     name: str
@@ -84,6 +87,7 @@ class SeenGroup:
     subnet_ids: tuple[str, ...] = ()
     role_arn: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,8 @@ class Partition:
 class SchedulerNode:
     """A node as the scheduler sees it.
 
-    ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …).
+    ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …). ``address`` is where its
+    slurmd answers and ``instance_id`` its machine, where Slurm tells them.
     """
 
     name: str
@@ -293,6 +294,8 @@ class SchedulerNode:
     memory_mib: int
     reason: str
     partitions: tuple[str, ...]
+    address: str = ""
+    instance_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,4 +277,5 @@ def _group(raw: Mapping[str, Any]) -> kv.SeenGroup:
         subnet_ids=tuple(raw.get("subnets") or ()),
         role_arn=str(raw.get("nodeRole", "")),
         settings={"repairs": bool((raw.get("nodeRepairConfig") or {}).get("enabled"))},
+        tags=raw.get("tags") or {},
     )

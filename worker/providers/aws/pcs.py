@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from worker.providers import cluster_values as kv
@@ -163,9 +164,11 @@ class Pcs:
                     answer = self._read.get_compute_node_group(
                         clusterIdentifier=cluster.provider_id, computeNodeGroupIdentifier=raw["id"]
                     )
+                with aws_call("ListTagsForResource"):
+                    tags = self._read.list_tags_for_resource(resourceArn=answer["computeNodeGroup"]["arn"])
             except NotFound:
                 continue
-            found.append(_group(answer["computeNodeGroup"]))
+            found.append(replace(_group(answer["computeNodeGroup"]), tags=tags.get("tags") or {}))
         return tuple(found)
 
     def _pages(self, call: Any, key: str, cluster_id: str) -> Iterator[Mapping[str, Any]]:

@@ -244,6 +244,8 @@ def node(record: Mapping[str, Any]) -> v.SchedulerNode:
         memory_mib=number(record.get("real_memory")) or 0,
         reason=text(record.get("reason")),
         partitions=tuple(str(one) for one in record.get("partitions") or ()),
+        address=text(record.get("address")),
+        instance_id=text(record.get("instance_id")),
     )
 
 
