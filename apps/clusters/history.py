@@ -10,7 +10,17 @@ from apps.audit.models import Event
 from apps.audit.timeline import Words
 from apps.clusters.forms import ClusterForm
 from apps.clusters.models import FleetStep
-from apps.clusters.states import FLEET_COLOURS, NODE_COLOURS, FleetPhase, NodePhase, StepState
+from apps.clusters.states import (
+    CLUSTER_COLOURS,
+    FLEET_COLOURS,
+    GROUP_COLOURS,
+    NODE_COLOURS,
+    ClusterPhase,
+    FleetPhase,
+    GroupPhase,
+    NodePhase,
+    StepState,
+)
 
 
 def _after(event: Event, mark: str) -> str:
@@ -37,6 +47,20 @@ def _node_phase(event: Event) -> tuple[str, str]:
     label = str(NodePhase(phase).label) if phase in NodePhase.values else phase
     reason = str(event.data.get("reason", ""))
     return NODE_COLOURS.get(phase, "wait"), f"{label}: {reason}" if reason else label
+
+
+def _kept_phase(event: Event) -> tuple[str, str]:
+    """A phase of a cluster or group that AWS keeps."""
+    labels: dict[str, str] = {p.value: str(p.label) for p in (*ClusterPhase, *GroupPhase)}
+    phase = str(event.data.get("phase", ""))
+    label = labels.get(phase, phase)
+    detail = str(event.text) if event.text and str(event.text) not in (phase, label) else ""
+    return {**CLUSTER_COLOURS, **GROUP_COLOURS}.get(phase, "wait"), f"{label}: {detail}" if detail else label
+
+
+def _node_action(event: Event) -> str:
+    verb = _("Reboot") if event.data.get("verb") == "reboot" else _("Replacement")
+    return _("%(verb)s: %(what)s") % {"verb": verb, "what": event.text}
 
 
 def _note(event: Event, sentence: str) -> str:
@@ -66,6 +90,10 @@ WORDS: Words = {
     "NodeJoined": lambda e: ("good", _("Joined %(cluster)s") % {"cluster": _after(e, " joined ")}),
     "NodeGone": lambda e: ("off", _("The machine is gone")),
     "NodePhase": _node_phase,
+    "ClusterPhase": _kept_phase,
+    "GroupPhase": _kept_phase,
+    "NodeActionTaken": lambda e: ("busy", _node_action(e)),
+    "NodeActionRefused": lambda e: ("bad", _node_action(e)),
     "DrainRequested": lambda e: ("warn", _("Drain asked for: %(reason)s") % {"reason": e.data.get("reason", e.text)}),
     "ResumeRequested": lambda e: ("busy", _("Return to service asked for by %(who)s") % {"who": _after(e, " by ")}),
     "DrainSent": lambda e: ("busy", _note(e, _("The scheduler was told to drain it"))),
