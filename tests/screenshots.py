@@ -38,6 +38,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
 
     from apps.capacity.models import OfferingSearch, Purchase, Reservation
     from apps.checkpoints.models import Checkpoint
+    from apps.clusters.group_models import NodeGroup
     from apps.clusters.models import Cluster, Fleet, Node
     from apps.connections.models import CloudAccount
     from apps.core import clock
@@ -72,7 +73,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             raise SystemExit(f"the demo rows have no {model.__name__} with {wanted}")
         return str(row.uid)
 
-    job, cluster = uid(Job, phase="RUNNING", team__slug="nlp"), uid(Cluster)
+    job, cluster = uid(Job, phase="RUNNING", team__slug="nlp"), uid(Cluster, name="ada")
     pages = [
         ("home", "owner", "/"),
         ("home-operator", "operator", "/"),
@@ -95,6 +96,18 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("cluster", "operator", f"/clusters/{cluster}"),
         ("cluster-new", "operator", "/clusters/new"),
         ("cluster-edit", "operator", f"/clusters/{cluster}/edit"),
+        *(
+            (f"managed-{name}", "operator", f"/clusters/{uid(Cluster, name=name)}")
+            for name in ("shannon", "hamilton", "lovelace", "hpc-west", "noether")
+        ),
+        ("managed-edit", "operator", f"/clusters/{uid(Cluster, name='shannon')}/edit"),
+        *(
+            (f"managed-new-{kind}", "operator", f"/clusters/new/{kind}")
+            for kind in ("pcs", "eks", "hyperpod-slurm", "hyperpod-eks", "parallelcluster")
+        ),
+        ("managed-adopt", "operator", "/clusters/adopt/parallelcluster"),
+        ("managed-group", "operator", f"/groups/{uid(NodeGroup, name='eval')}"),
+        ("managed-group-new", "operator", f"/clusters/{uid(Cluster, name='shannon')}/groups/new"),
         ("mount-new", "operator", f"/clusters/{cluster}/mounts/new"),
         ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
         *(

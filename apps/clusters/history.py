@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from apps.audit.models import Event
 from apps.audit.timeline import Words
@@ -63,6 +64,16 @@ def _node_action(event: Event) -> str:
     return _("%(verb)s: %(what)s") % {"verb": verb, "what": event.text}
 
 
+def _nodes_asked(event: Event) -> tuple[str, str]:
+    count = int(event.data.get("nodes") or 0)
+    facts = {"n": count, "who": event.data.get("by", ""), "why": event.data.get("reason", "")}
+    if event.data.get("verb") == "reboot":
+        text = ngettext("Reboot of %(n)s node", "Reboot of %(n)s nodes", count)
+    else:
+        text = ngettext("Replacement of %(n)s node", "Replacement of %(n)s nodes", count)
+    return "busy", f"{text % facts}: " + _("%(why)s (asked for by %(who)s)") % facts
+
+
 def _note(event: Event, sentence: str) -> str:
     """The sentence, with the worker's own note where it says more than that the scheduler was told."""
     return sentence if event.text.endswith("the scheduler was told") else f"{sentence} ({event.text})"
@@ -70,7 +81,22 @@ def _note(event: Event, sentence: str) -> str:
 
 #: Kinds of events of this app.
 WORDS: Words = {
-    "ClusterCreated": lambda e: ("wait", _("Added to the portal by %(who)s") % {"who": _after(e, "created by ")}),
+    "ClusterCreated": lambda e: (
+        "wait",
+        _("Added to the portal by %(who)s") % {"who": _after(e, "created by ") or _after(e, "adopted by ")},
+    ),
+    "ClusterRetryAsked": lambda e: ("busy", _("Another try asked for by %(who)s") % {"who": _after(e, "for by ")}),
+    "NodesAsked": _nodes_asked,
+    "GroupCreated": lambda e: (
+        "wait",
+        _("%(what)s asked for by %(who)s") % {"what": e.text.partition(" asked for")[0], "who": _after(e, "for by ")},
+    ),
+    "GroupResized": lambda e: (
+        "busy",
+        _("From %(a)s to %(b)s nodes, asked for by %(who)s")
+        % {"a": e.data.get("from"), "b": e.data.get("to"), "who": _after(e, "for by ")},
+    ),
+    "GroupDeleteRequested": lambda e: ("warn", _("Deletion asked for by %(who)s") % {"who": _after(e, "for by ")}),
     "ClusterChanged": lambda e: ("wait", _("Changed: %(fields)s") % {"fields": _fields(e)}),
     "ClusterDeleteRequested": lambda e: ("wait", _("Removal asked for by %(who)s") % {"who": _after(e, "for by ")}),
     "ClusterReady": lambda e: ("good", _("The scheduler answers: %(what)s") % {"what": e.text}),

@@ -10,6 +10,8 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from apps.clusters.managed_selectors import group_counts
+from apps.clusters.managed_words import managed_sentence
 from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
 from apps.clusters.states import (
     FLEET_BILLED,
@@ -185,6 +187,15 @@ def capacities(clusters: list[Cluster]) -> list[Capacity]:
     return result
 
 
+def gpu_segments(capacity: Capacity) -> list[tuple[str, int, str]]:
+    """Used, free and down as parts of a bar."""
+    return [
+        ("used", capacity.used, _("%(n)s used") % {"n": capacity.used}),
+        ("free", capacity.free, _("%(n)s free") % {"n": capacity.free}),
+        ("down", capacity.down, _("%(n)s down") % {"n": capacity.down}),
+    ]
+
+
 def burn_usd_per_hour(actor: Actor) -> Decimal:
     """What fleets that may be billed cost per hour now, of those the actor may see the cost of."""
     rows = Fleet.objects.filter(phase__in=FLEET_BILLED)
@@ -257,8 +268,12 @@ def fleet_sentence(fleet: Fleet) -> str:
             }
 
 
-def cluster_sentence(cluster: Cluster, capacity: Capacity) -> str:
-    """What is going on with a cluster."""
+def cluster_sentence(cluster: Cluster, capacity: Capacity, groups: tuple[int, int] | None = None) -> str:
+    """What is going on with a cluster; ``groups`` as ``group_counts`` gives them, None: to be looked up."""
+    if cluster.is_managed:
+        if groups is None:
+            groups = group_counts([cluster]).get(cluster.pk, (0, 0))
+        return managed_sentence(cluster, capacity.nodes, groups)
     since = units.duration(clock.now() - cluster.phase_since)
     match cluster.phase:
         case ClusterPhase.PENDING:

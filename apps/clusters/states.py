@@ -318,6 +318,12 @@ GROUP_COLOURS: dict[str, str] = {
     G.DELETED: "off",
 }
 GROUP_WORKING = frozenset({G.PENDING, G.CREATING, G.UPDATING, G.DELETING})
+NODE_ACTION_COLOURS: dict[str, str] = {
+    NodeActionPhase.ASKED: "wait",
+    NodeActionPhase.SENDING: "busy",
+    NodeActionPhase.TAKEN: "good",
+    NodeActionPhase.REFUSED: "bad",
+}
 NODE_ACTION_OPEN = frozenset({NodeActionPhase.ASKED, NodeActionPhase.SENDING})
 #: Kinds that an AWS service keeps: made or adopted in an account, by steps, with node groups.
 KINDS_MANAGED = frozenset(set(K) - {K.SLURM})

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.clusters import mount_views, topology_views, views
+from apps.clusters import group_views, managed_views, mount_views, topology_views, views
 
 urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
     path("clusters/new", views.ClusterNew.as_view(), name="cluster-new"),
+    path("clusters/new/<str:kind>", managed_views.ClusterMake.as_view(), name="cluster-make"),
+    path("clusters/new/<str:kind>/plan", managed_views.ClusterPlan.as_view(), name="cluster-plan"),
+    path("clusters/adopt/<str:kind>", managed_views.ClusterAdopt.as_view(), name="cluster-adopt"),
+    path("clusters/adopt/<str:kind>/plan", managed_views.ClusterAdoptPlan.as_view(), name="cluster-adopt-plan"),
+    path("clusters/<str:uid>/retry", managed_views.ClusterRetry.as_view(), name="cluster-retry"),
+    path("clusters/<str:uid>/groups/new", group_views.GroupNew.as_view(), name="group-new"),
+    path("clusters/<str:uid>/groups/plan", group_views.GroupPlan.as_view(), name="group-plan"),
+    path("clusters/<str:uid>/nodes/ask", group_views.NodesAsk.as_view(), name="nodes-ask"),
+    path("groups/<str:uid>", group_views.GroupPage.as_view(), name="group"),
+    path("groups/<str:uid>/resize", group_views.GroupResize.as_view(), name="group-resize"),
+    path("groups/<str:uid>/delete", group_views.GroupDelete.as_view(), name="group-delete"),
     path("clusters/<str:uid>", views.ClusterPage.as_view(), name="cluster"),
     path("clusters/<str:uid>/edit", views.ClusterEdit.as_view(), name="cluster-edit"),
     path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),

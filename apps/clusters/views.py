@@ -19,14 +19,16 @@ from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
 from apps.capacity.selectors import live_reservations
 from apps.catalog.selectors import type_by_name
+from apps.clusters import managed_services
 from apps.clusters.fleet_services import fleet_create, fleet_delete, fleet_replace, preflight_ask
 from apps.clusters.forms import ClusterForm, FleetForm
 from apps.clusters.history import WORDS, check_label, planned_checks, step_advice
+from apps.clusters.managed_selectors import group_counts
+from apps.clusters.managed_views import edit_page, kind_choices, managed_page
 from apps.clusters.models import Cluster, Fleet, Node
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.plans import plan_fleet
 from apps.clusters.selectors import (
-    Capacity,
     capacities,
     cluster_for,
     cluster_sentence,
@@ -35,6 +37,7 @@ from apps.clusters.selectors import (
     fleet_for,
     fleet_sentence,
     fleets_visible_to,
+    gpu_segments,
     mounts_of,
     node_for,
     nodes_visible_to,
@@ -55,6 +58,7 @@ from apps.clusters.states import (
     FLEET_LIVE,
     FLEET_WORKING,
     CapacitySource,
+    ClusterKind,
     ClusterPhase,
     FleetPhase,
     StepState,
@@ -73,27 +77,19 @@ from apps.teams.models import Team
 from apps.teams.selectors import teams_visible_to
 
 SORTS = {"name": "name", "-name": "-name", "-created_at": "-created_at", "created_at": "created_at", "phase": "phase"}
-LABELS = {"phase": gettext_lazy("State"), "q": gettext_lazy("Text")}
+LABELS = {"phase": gettext_lazy("State"), "kind": gettext_lazy("Kind"), "q": gettext_lazy("Text")}
 
 
 class ClusterFilter(FilterSet):  # type: ignore[misc]
-    """By phase and text."""
+    """By phase, kind and text."""
 
     phase = ChoicesFilter("phase", values=ClusterPhase.choices)
+    kind = ChoicesFilter("kind", values=ClusterKind.choices)
     q = TextFilter("name", "api_url", "account__name")
 
     class Meta:
         model = Cluster
         fields: list[str] = []
-
-
-def gpu_segments(capacity: Capacity) -> list[tuple[str, int, str]]:
-    """Used, free and down as parts of a bar."""
-    return [
-        ("used", capacity.used, _("%(n)s used") % {"n": capacity.used}),
-        ("free", capacity.free, _("%(n)s free") % {"n": capacity.free}),
-        ("down", capacity.down, _("%(n)s down") % {"n": capacity.down}),
-    ]
 
 
 class ClusterList(Page):
@@ -110,13 +106,21 @@ class ClusterList(Page):
             ClusterFilter,
             sorts=SORTS,
             labels=LABELS,
-            words={"phase": lambda value: str(ClusterPhase(value).label)},
+            words={
+                "phase": lambda value: str(ClusterPhase(value).label),
+                "kind": lambda value: str(ClusterKind(value).label),
+            },
         )
-        cards = [(c, gpu_segments(c), cluster_sentence(c.cluster, c)) for c in capacities(found.rows)]
+        counts = group_counts(found.rows)
+        cards = [
+            (c, gpu_segments(c), cluster_sentence(c.cluster, c, counts.get(c.cluster.pk, (0, 0))))
+            for c in capacities(found.rows)
+        ]
         context = {
             "list": found,
             "cards": cards,
             "phases": ClusterPhase.choices,
+            "kinds": ClusterKind.choices,
             "may_operate": can_operate_clusters(self.actor),
         }
         return render(
@@ -132,6 +136,8 @@ class ClusterPage(Page):
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """The page, or with htmx its live part."""
         cluster = cluster_for(actor=self.actor, may="clusters.view", uid=uid)
+        if cluster.is_managed:
+            return managed_page(request, self.actor, cluster)
         capacity = capacities([cluster])[0]
         lately = clock.now() - timedelta(days=1)
         rows = fleets_visible_to(self.actor).filter(cluster=cluster).prefetch_related("steps")
@@ -171,10 +177,13 @@ class ClusterNew(Page):
     def _form(self, data: Any = None, initial: dict[str, Any] | None = None) -> ClusterForm:
         return ClusterForm(data, initial=initial, accounts=list(accounts_visible_to(self.actor)))
 
+    def _context(self, form: ClusterForm) -> dict[str, Any]:
+        return {"form": form, "kinds": kind_choices(ClusterKind.SLURM, is_adopted=False)}
+
     def get(self, request: HttpRequest) -> HttpResponse:
         """An empty form."""
         form = self._form(initial={"key": uuid.uuid4().hex, "responds_to_findings": True, "partition": "gpu"})
-        return render(request, "clusters/cluster_new.html", {"form": form})
+        return render(request, "clusters/cluster_new.html", self._context(form))
 
     def post(self, request: HttpRequest) -> HttpResponse:
         """Connect it; a refusal shows at its fields."""
@@ -189,7 +198,7 @@ class ClusterNew(Page):
                 return HttpResponseRedirect(once(request, form.cleaned_data["key"], effect))
             except Refusal as refusal:
                 form.show(refusal)
-        return render(request, "clusters/cluster_new.html", {"form": form}, status=422)
+        return render(request, "clusters/cluster_new.html", self._context(form), status=422)
 
 
 class ClusterEdit(Page):
@@ -206,6 +215,8 @@ class ClusterEdit(Page):
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """The form as the cluster is now."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        if cluster.is_managed:
+            return edit_page(self, request, cluster)
         initial = {name: getattr(cluster, name) for name in EDITABLE}
         initial |= {"key": uuid.uuid4().hex, "account": cluster.account.uid if cluster.account else ""}
         return self._page(request, cluster, self._form(cluster, initial=initial), cluster.version)
@@ -213,6 +224,8 @@ class ClusterEdit(Page):
     def post(self, request: HttpRequest, uid: str) -> HttpResponse:
         """Change it; a refusal shows at its fields, the version guards against someone else's change."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        if cluster.is_managed:
+            return edit_page(self, request, cluster)
         version = posted_version(request)
         form = self._form(cluster, request.POST)
         if form.is_valid():
@@ -242,6 +255,10 @@ class ClusterDelete(Page):
         """Ask for it; the name must have been typed."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
         typed_name(request, cluster.name)
+        if cluster.is_managed:
+            managed_services.cluster_delete(actor=self.actor, cluster=cluster, expected_version=posted_version(request))
+            self.say(_("%(name)s is being deleted.") % {"name": cluster.name})
+            return HttpResponseRedirect(reverse("cluster", args=[cluster.uid]))
         cluster_delete(actor=self.actor, cluster=cluster, expected_version=posted_version(request))
         self.say(_("%(name)s is being removed from the portal.") % {"name": cluster.name})
         return HttpResponseRedirect(reverse("clusters"))

@@ -15,7 +15,13 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.checkpoints.states import COLOURS as CHECKPOINT_COLOURS
 from apps.clusters.selectors import burn_usd_per_hour
-from apps.clusters.states import CLUSTER_COLOURS, FLEET_COLOURS, NODE_COLOURS
+from apps.clusters.states import (
+    CLUSTER_COLOURS,
+    FLEET_COLOURS,
+    GROUP_COLOURS,
+    NODE_ACTION_COLOURS,
+    NODE_COLOURS,
+)
 from apps.connections.states import COLOURS as CONNECTION_COLOURS
 from apps.core.pages import SIGNED_IN
 from apps.health.selectors import findings_visible_to
@@ -33,6 +39,8 @@ COLOURS: dict[str, dict[str, str]] = {
     "attempt": ATTEMPT_COLOURS,
     "cluster": CLUSTER_COLOURS,
     "fleet": FLEET_COLOURS,
+    "group": GROUP_COLOURS,
+    "node_action": NODE_ACTION_COLOURS,
     "file_system": FILE_SYSTEM_COLOURS,
     "node": NODE_COLOURS,
     "checkpoint": CHECKPOINT_COLOURS,

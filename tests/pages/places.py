@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from tests.demo_rows import DemoRows
 
+KINDS = ("pcs", "eks", "hyperpod-slurm", "hyperpod-eks", "parallelcluster")
 #: (URL name, what of the demo site it is about, who may open it).
 #: Everyone: any role. Team: only who sees team nlp. Operators, admins: those platform roles.
 PLACES: tuple[tuple[str, str, str], ...] = (
@@ -19,6 +20,17 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-new", "", "operators"),
     ("cluster-edit", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
+    ("cluster", "pcs", "everyone"),
+    ("cluster", "eks", "everyone"),
+    ("cluster", "hyperpod", "everyone"),
+    ("cluster", "parallelcluster", "everyone"),
+    ("cluster", "failed_cluster", "everyone"),
+    ("cluster-edit", "pcs", "operators"),
+    *(("cluster-make", f"kind:{kind}", "operators") for kind in KINDS),
+    *(("cluster-adopt", f"kind:{kind}", "operators") for kind in KINDS),
+    ("group-new", "pcs", "operators"),
+    ("group-new", "hyperpod", "operators"),
+    ("group", "group", "everyone"),
     ("mount-new", "cluster", "operators"),
     ("calendar", "", "everyone"),
     ("reservation", "reservation", "everyone"),
@@ -65,10 +77,25 @@ def argument(site: DemoRows, about: str) -> list[Any]:
     """The address's argument for what it is about."""
     from apps.capacity.models import OfferingSearch, Purchase, Reservation
     from apps.checkpoints.models import Checkpoint
+    from apps.clusters.group_models import NodeGroup
     from apps.connections.models import CloudAccount
     from apps.storage.models import FileSystem
 
+    if about.startswith("kind:"):
+        return [about.removeprefix("kind:")]
     match about:
+        case "pcs":
+            return [site.clusters["shannon"].uid]
+        case "eks":
+            return [site.clusters["hamilton"].uid]
+        case "hyperpod":
+            return [site.clusters["lovelace"].uid]
+        case "parallelcluster":
+            return [site.clusters["hpc-west"].uid]
+        case "failed_cluster":
+            return [site.clusters["noether"].uid]
+        case "group":
+            return [NodeGroup.objects.get(cluster=site.clusters["shannon"], name="eval").uid]
         case "cluster":
             return [site.clusters["ada"].uid]
         case "fleet":

@@ -38,10 +38,14 @@ def test_cards_show_sentence_bar_and_age(sign_in: SignIn, more: DemoRows) -> Non
     text = sign_in("member").get("/clusters").content.decode()
     assert "Unreachable for" in text
     assert "from slurm" in text
-    assert text.count("stack-bar") == 3
+    assert text.count("stack-bar") == 6, "those without GPUs have none"
+    assert text.count(">shannon<") == text.count(">noether<") == 1
     only = sign_in("member").get("/clusters?phase=UNREACHABLE").content.decode()
     assert ">hopper<" in only
     assert ">ada<" not in only
+    pcs = sign_in("member").get("/clusters?kind=pcs").content.decode()
+    assert ">shannon<" in pcs
+    assert ">ada<" not in pcs
     assert "No cluster matches" in sign_in("member").get("/clusters?q=zzz").content.decode()
 
 

@@ -26,7 +26,7 @@ FRAGMENTS = {"jobs-on-cluster", "jobs-on-node", "health-node-grid", "fleets-burn
 FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 
 
-@pytest.mark.parametrize(("name", "about", "who"), PLACES, ids=[p[0] for p in PLACES])
+@pytest.mark.parametrize(("name", "about", "who"), PLACES, ids=[f"{p[0]}-{p[1]}" for p in PLACES])
 def test_who_may_open_it(sign_in: SignIn, more: DemoRows, name: str, about: str, who: str) -> None:
     where = address(more, name, about)
     anonymous = sign_in("anonymous").get(where)
@@ -41,7 +41,7 @@ def test_who_may_open_it(sign_in: SignIn, more: DemoRows, name: str, about: str,
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize(("name", "about", "who"), PLACES, ids=[p[0] for p in PLACES])
+@pytest.mark.parametrize(("name", "about", "who"), PLACES, ids=[f"{p[0]}-{p[1]}" for p in PLACES])
 def test_markup_is_clean(sign_in: SignIn, more: DemoRows, name: str, about: str, who: str, language: str) -> None:
     if name in FILES:
         return
@@ -120,7 +120,7 @@ def test_an_unknown_value_is_refused_by_name(
 #: Queries of each list page for an administrator, frame and the person's own set-up of the list included: they do not
 #: grow with the rows.
 QUERIES = {
-    "clusters": 10,
+    "clusters": 11,
     "gpus": 10,
     "xid-codes": 9,
     "findings": 10,
