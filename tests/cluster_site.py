@@ -24,7 +24,13 @@ from worker.providers import errors
 from worker.providers import values as v
 
 OPTIONS = AwsOptions(
-    cluster_create_s=0.4, cluster_delete_s=0.2, boot_s=0.1, shutdown_s=0.1, block_payment_s=0.1, block_clean_s=0.1
+    cluster_create_s=0.4,
+    cluster_delete_s=0.2,
+    node_reboot_s=0.3,
+    boot_s=0.1,
+    shutdown_s=0.1,
+    block_payment_s=0.1,
+    block_clean_s=0.1,
 )
 PROFILE = f"arn:aws:iam::{ACCOUNT_ID}:instance-profile/AWSPCS-nodes"
 ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/quarterdeck/nodes"

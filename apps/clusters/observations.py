@@ -301,6 +301,7 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
             if row is not None and row.provider_state in _UNUSABLE:
                 # What keeps the machine says that it is broken or busy; the scheduler may not know yet.
                 phase = row.phase
+                del columns["observed_reason"]
             if row is None and cluster.is_managed:
                 columns["private_ip"] = seen.address[:45]
             if row is None and _was_a_machine_of_ours(cluster, seen.name):

@@ -96,7 +96,8 @@ class HyperPod(_Base):
                 node |= {"status": "ShuttingDown", "since": now}
 
     def _settle_node(self, cluster: dict[str, Any], node_id: str, node: dict[str, Any], now: float) -> None:
-        lasts = self.options.cluster_create_s / 3
+        rebooting = node["status"] == "SystemUpdating"
+        lasts = self.options.node_reboot_s if rebooting else self.options.cluster_create_s / 3
         if node["status"] == "ShuttingDown" and now >= node["since"] + lasts:
             del cluster["nodes"][node_id]
         elif node["status"] in ("Pending", "SystemUpdating") and now >= node["since"] + lasts:

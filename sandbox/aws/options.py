@@ -47,6 +47,7 @@ class AwsOptions:
     storage_delete_s: float = 3.0
     cluster_create_s: float = 8.0
     cluster_delete_s: float = 4.0
+    node_reboot_s: float = 5.0
 
     def pool_of(self, instance_type: str) -> int:
         """How many machines of a type exist."""
