@@ -15,7 +15,7 @@ from apps.connections.models import CloudAccount
 from apps.connections.services import OWN_SECRETS
 from worker.providers import ports
 from worker.providers import values as v
-from worker.providers.errors import AccessDenied, InvalidRequest
+from worker.providers.errors import AccessDenied, InvalidRequest, Unavailable
 
 #: No single provider call may take longer (the first rung of the ladder of time limits).
 CALL_TIMEOUT_S = 20.0
@@ -74,7 +74,9 @@ def compute_for(account: CloudAccount) -> ports.Compute:
 
 
 def access_of(account: CloudAccount) -> v.CloudAccess:
-    """How the worker reaches an account, its secret resolved."""
+    """How the worker reaches an account, its secret resolved. Raises Unavailable for a paused one: no call is made."""
+    if account.is_paused:
+        raise Unavailable(f"account {account.name} is paused; no call is made", source="portal", code="AccountPaused")
     return v.CloudAccess(
         region=account.region,
         credentials=credentials(account.credentials_ref),

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from apps.capacity.filters import ReservationFilter
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
+from apps.capacity.price_services import reservation_price
 from apps.capacity.selectors import (
     purchase_for,
     purchase_sentence,
@@ -99,9 +100,11 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
 
 class ReservationPatchSerializer(serializers.Serializer[Any]):
-    """Whose it is; null: shared."""
+    """Whose it is (null: shared); or, of a block that was bought elsewhere, what was paid in all and how one knows."""
 
-    team = serializers.CharField(allow_null=True)
+    team = serializers.CharField(allow_null=True, required=False)
+    usd_upfront = serializers.DecimalField(max_digits=14, decimal_places=2, required=False)
+    reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)
 
 
 class SearchSerializer(serializers.ModelSerializer[OfferingSearch]):
@@ -235,10 +238,17 @@ class ReservationDetail(Endpoint):
         return Response(ReservationSerializer(row).data, headers={"ETag": etag(row)})
 
     def patch(self, request: Request, uid: str) -> Response:
-        """Say whose it is; If-Match required."""
+        """Say whose it is, or what was paid for it; If-Match required."""
         row = reservation_for(actor=self.actor, may="capacity.operate", uid=uid)
-        team = _team(self.actor, self.read_body(ReservationPatchSerializer)["team"])
-        reservation_assign(actor=self.actor, reservation=row, team=team, expected_version=expected_version(request))
+        body, version = self.read_body(ReservationPatchSerializer), expected_version(request)
+        if ("team" in body) == ("usd_upfront" in body):
+            raise field_refusal("/team", "one of team and usd_upfront", "required")
+        if "team" in body:
+            team = _team(self.actor, body["team"])
+            reservation_assign(actor=self.actor, reservation=row, team=team, expected_version=version)
+        else:
+            paid = {"usd_upfront": body["usd_upfront"], "reason": body["reason"]}
+            reservation_price(actor=self.actor, reservation=row, expected_version=version, **paid)
         return Response(ReservationSerializer(row).data, headers={"ETag": etag(row)})
 
     def delete(self, request: Request, uid: str) -> Response:

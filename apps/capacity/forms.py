@@ -187,6 +187,22 @@ class ExtendForm(PortalForm):
     days = forms.IntegerField(label=gettext_lazy("Longer by"), min_value=1, max_value=182, initial=1)
 
 
+class PriceForm(PortalForm):
+    """What was paid for a block that was bought elsewhere."""
+
+    usd_upfront = forms.DecimalField(
+        label=gettext_lazy("Paid in all"),
+        max_digits=14,
+        decimal_places=2,
+        help_text=gettext_lazy("US dollars, extensions included."),
+    )
+    reason = forms.CharField(
+        label=gettext_lazy("How you know"),
+        max_length=500,
+        help_text=gettext_lazy("An invoice or a purchase order; it stays in the audit."),
+    )
+
+
 class DecisionForm(PortalForm):
     """Why."""
 

@@ -181,12 +181,12 @@ class Purchase(Reconciled):
                 name="capacity_attempt_needs_approval",
             ),
             models.CheckConstraint(
-                condition=~Q(phase__in=["APPROVED", "BUYING", "BOUGHT", "UNKNOWN"])
+                condition=~Q(phase__in=["APPROVED", "BUYING", "PAYING", "BOUGHT", "UNKNOWN"])
                 | (~Q(decided_by="") & ~Q(decided_by=F("requested_by"))),
                 name="capacity_approved_by_another",
             ),
             models.CheckConstraint(
-                condition=~Q(phase__in=["BUYING", "BOUGHT", "UNKNOWN"]) | Q(attempted_at__isnull=False),
+                condition=~Q(phase__in=["BUYING", "PAYING", "BOUGHT", "UNKNOWN"]) | Q(attempted_at__isnull=False),
                 name="capacity_bought_was_attempted",
             ),
         ]

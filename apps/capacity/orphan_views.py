@@ -13,6 +13,7 @@ from apps.capacity.orphan_models import Orphan
 from apps.capacity.orphan_selectors import orphan_for, orphan_sentence, orphans_usd_per_hour, orphans_visible_to
 from apps.capacity.orphan_services import orphan_keep, orphan_release, orphan_remove
 from apps.capacity.orphan_states import ORPHAN_COLOURS, ORPHAN_LIVE, OrphanKind, OrphanPhase
+from apps.connections.selectors import accounts_paused
 from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx, typed_name
 from apps.core.lists import listing
@@ -54,6 +55,7 @@ class OrphanList(Page):
         )
         context = {
             "list": found,
+            "paused": accounts_paused(),
             "rows": [(orphan, orphan_sentence(orphan)) for orphan in found.rows],
             "phases": OrphanPhase.choices,
             "kinds": OrphanKind.choices,

@@ -12,9 +12,10 @@ from django.utils.translation import gettext as _
 from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
 from apps.capacity import rules
-from apps.capacity.forms import AssignForm, ExtendForm
+from apps.capacity.forms import AssignForm, ExtendForm, PriceForm
 from apps.capacity.models import Reservation
 from apps.capacity.permissions import can_operate_capacity
+from apps.capacity.price_services import ENTERED, may_be_priced, reservation_price
 from apps.capacity.selectors import (
     purchases_visible_to,
     reservation_for,
@@ -68,12 +69,15 @@ class ReservationPage(Page):
                 teams=list(teams_visible_to(self.actor)), initial={"team": row.team.slug if row.team else ""}
             ),
             "extend_form": ExtendForm(),
+            "may_price": may_operate and may_be_priced(row),
+            "is_entered": row.price_source == ENTERED,
+            "price_form": PriceForm(initial={"usd_upfront": row.usd_upfront}),
             **more,
         }
 
 
 class ReservationChange(ReservationPage):
-    """Assign, extend or cancel."""
+    """Assign, price, extend or cancel."""
 
     right = "capacity.operate"
     verb = ""
@@ -98,6 +102,8 @@ class ReservationChange(ReservationPage):
                 reservation_assign(actor=self.actor, reservation=row, team=team, expected_version=version)
                 return HttpResponseRedirect(reverse("reservation", args=[uid]))
             return self._refused(request, row, assign_form=form, open_dialog="ask-assign")
+        if self.verb == "price":
+            return self._price(request, row)
         longer = ExtendForm(request.POST)
         if longer.is_valid():
             try:
@@ -106,6 +112,17 @@ class ReservationChange(ReservationPage):
             except Refusal as refusal:
                 longer.show(refusal)
         return self._refused(request, row, extend_form=longer, open_dialog="ask-extend")
+
+    def _price(self, request: HttpRequest, row: Reservation) -> HttpResponse:
+        form = PriceForm(request.POST)
+        if form.is_valid():
+            try:
+                version = posted_version(request)
+                reservation_price(actor=self.actor, reservation=row, expected_version=version, **form.cleaned_data)
+                return HttpResponseRedirect(reverse("reservation", args=[row.uid]))
+            except Refusal as refusal:
+                form.show(refusal)
+        return self._refused(request, row, price_form=form, open_dialog="ask-price")
 
     def _refused(self, request: HttpRequest, row: Reservation, **forms: Any) -> HttpResponse:
         return render(request, "capacity/reservation.html", self.context(row, **forms), status=422)

@@ -192,6 +192,9 @@ def purchase_sentence(purchase: Purchase) -> str:
             return f"{text} {p.message}".strip()
         case PurchasePhase.BUYING:
             return _("Being bought: the one call to AWS is under way.")
+        case PurchasePhase.PAYING:
+            text = _("Sold, but AWS has not charged %(usd)s yet: until it has, the block ends as before.") % facts
+            return f"{text} {p.message}".strip()
         case PurchasePhase.BOUGHT:
             return _("Bought for %(usd)s; approved by %(by)s.") % facts
         case PurchasePhase.UNKNOWN:

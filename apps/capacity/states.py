@@ -11,6 +11,7 @@ Search:
 Purchase:
 
     REQUESTED ▶ APPROVED ▶ BUYING ▶ BOUGHT | FAILED      BUYING ▶ UNKNOWN ▶ BOUGHT | FAILED
+    an extension:          BUYING | UNKNOWN ▶ PAYING ▶ BOUGHT | FAILED
     REQUESTED ▶ REJECTED | WITHDRAWN | EXPIRED           APPROVED ▶ WITHDRAWN | EXPIRED | FAILED
 """
 
@@ -65,6 +66,7 @@ class PurchasePhase(TextChoices):
     REQUESTED = "REQUESTED", _("Waits for approval")
     APPROVED = "APPROVED", _("Approved")
     BUYING = "BUYING", _("Buying")
+    PAYING = "PAYING", _("Payment pending")
     BOUGHT = "BOUGHT", _("Bought")
     FAILED = "FAILED", _("Not bought")
     UNKNOWN = "UNKNOWN", _("Unknown")
@@ -94,8 +96,9 @@ SEARCH_TRANSITIONS: dict[str, frozenset[str]] = {
 PURCHASE_TRANSITIONS: dict[str, frozenset[str]] = {
     P.REQUESTED: frozenset({P.APPROVED, P.REJECTED, P.WITHDRAWN, P.EXPIRED}),
     P.APPROVED: frozenset({P.BUYING, P.WITHDRAWN, P.EXPIRED, P.FAILED}),
-    P.BUYING: frozenset({P.BOUGHT, P.FAILED, P.UNKNOWN}),
-    P.UNKNOWN: frozenset({P.BOUGHT, P.FAILED}),
+    P.BUYING: frozenset({P.PAYING, P.BOUGHT, P.FAILED, P.UNKNOWN}),
+    P.UNKNOWN: frozenset({P.PAYING, P.BOUGHT, P.FAILED}),
+    P.PAYING: frozenset({P.BOUGHT, P.FAILED}),
     P.BOUGHT: frozenset(),
     P.FAILED: frozenset(),
     P.REJECTED: frozenset(),
@@ -111,9 +114,9 @@ PREPAID = BLOCKS | {ReservationKind.TRAINING_PLAN}
 LIVE = frozenset(set(R) - _ENDS)
 ENDED = _ENDS
 #: A person or the worker still has something to do.
-PURCHASE_OPEN = frozenset({P.REQUESTED, P.APPROVED, P.BUYING, P.UNKNOWN})
+PURCHASE_OPEN = frozenset({P.REQUESTED, P.APPROVED, P.BUYING, P.UNKNOWN, P.PAYING})
 #: The one call was or may have been made.
-ATTEMPTED = frozenset({P.BUYING, P.BOUGHT, P.UNKNOWN})
+ATTEMPTED = frozenset({P.BUYING, P.PAYING, P.BOUGHT, P.UNKNOWN})
 
 COLOURS: dict[str, str] = {
     R.PENDING: "wait",
@@ -128,6 +131,7 @@ PURCHASE_COLOURS: dict[str, str] = {
     P.REQUESTED: "wait",
     P.APPROVED: "busy",
     P.BUYING: "busy",
+    P.PAYING: "wait",
     P.BOUGHT: "good",
     P.FAILED: "bad",
     P.UNKNOWN: "bad",

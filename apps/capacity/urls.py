@@ -22,5 +22,6 @@ urlpatterns: list[URLPattern] = [
     path("capacity/reservations/<str:uid>", reservation_views.ReservationPage.as_view(), name="reservation"),
     path("capacity/reservations/<str:uid>/cancel", _change.as_view(verb="cancel"), name="reservation-cancel"),
     path("capacity/reservations/<str:uid>/assign", _change.as_view(verb="assign"), name="reservation-assign"),
+    path("capacity/reservations/<str:uid>/price", _change.as_view(verb="price"), name="reservation-price"),
     path("capacity/reservations/<str:uid>/extend", _change.as_view(verb="extend"), name="reservation-extend"),
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.utils.translation import gettext as _
 
 from apps.audit.timeline import Words
+from apps.core import units
 
 WORDS: Words = {
     "PurchaseRequested": lambda e: ("wait", _("Asked for by %(who)s") % {"who": e.text}),
@@ -28,6 +31,11 @@ WORDS: Words = {
     "ReservationAssigned": lambda e: (
         "wait",
         _("Owner: %(team)s") % {"team": e.text} if e.text else _("Shared by all teams"),
+    ),
+    "ReservationPriced": lambda e: (
+        "wait",
+        _("Price entered by %(who)s: %(usd)s (%(why)s)")
+        % {"who": e.data.get("by"), "usd": units.usd(Decimal(e.data.get("usd", "0"))), "why": e.text},
     ),
     "ReservationCancelAsked": lambda e: ("wait", _("Cancellation asked for by %(who)s") % {"who": e.text}),
     "BlockEndsSoon": lambda e: ("warn", str(e.text)),

@@ -35,6 +35,7 @@ class AccountSerializer(serializers.ModelSerializer[CloudAccount]):
             "role_arn",
             "external_id",
             "is_paused",
+            "paused_at",
             "allows_purchases",
             "delete_requested_at",
             "phase",

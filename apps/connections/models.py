@@ -14,9 +14,9 @@ class CloudAccount(Reconciled):
 
     ``credentials_ref`` names a secret (``env:NAME``, ``file:NAME``; empty: the worker's own role) and
     never holds one. ``endpoint_url`` replaces AWS's addresses, e.g. for VPC endpoints. ``is_paused``
-    stops every call that would change something in the account. ``external_id`` is what the role's
-    owner may ask for when it is assumed. ``allows_purchases`` lets capacity be bought there that
-    cannot be given back.
+    stops every call to the account since ``paused_at``: what is known of it is as of then.
+    ``external_id`` is what the role's owner may ask for when it is assumed. ``allows_purchases`` lets
+    capacity be bought there that cannot be given back.
     """
 
     uid_prefix = "acct"
@@ -28,6 +28,7 @@ class CloudAccount(Reconciled):
     role_arn = models.CharField(max_length=200, blank=True, default="")
     external_id = models.CharField(max_length=200, blank=True, default="")
     is_paused = models.BooleanField(default=False)
+    paused_at = models.DateTimeField(null=True, blank=True)
     allows_purchases = models.BooleanField(default=False)
     delete_requested_at = models.DateTimeField(null=True, blank=True)
 

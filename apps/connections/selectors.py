@@ -76,6 +76,11 @@ def things_in(account: CloudAccount) -> list[Holder]:
     return [holder for holder in account_holders(account) if holder.kind != "cluster"]
 
 
+def accounts_paused() -> list[CloudAccount]:
+    """Accounts from which nothing is read now."""
+    return list(CloudAccount.objects.filter(is_paused=True).exclude(phase=AccountPhase.REMOVED))
+
+
 def live_fleets(account: CloudAccount) -> list[Any]:
     """Fleets of an account's clusters that are not deleted, by cluster and name."""
     clusters = getattr(account, "clusters").prefetch_related("fleets")  # noqa: B009
@@ -95,6 +100,12 @@ def account_sentence(account: CloudAccount) -> str:
         return _("Removed %(since)s ago; what happened there stays readable.") % facts
     if account.delete_requested_at is not None:
         return _("Being removed from the portal; nothing in AWS is touched.")
+    if account.is_paused:
+        paused = units.duration(clock.now() - account.paused_at) if account.paused_at is not None else "–"
+        return _(
+            "Paused for %(paused)s: nothing is read, launched, changed or deleted in %(region)s; "
+            "what the pages show of it is as of then."
+        ) % {**facts, "paused": paused}
     if account.phase != AccountPhase.PENDING and not account.is_settled:
         return _("Changed: the worker is asking AWS again who it is there.")
     match account.phase:
@@ -104,8 +115,4 @@ def account_sentence(account: CloudAccount) -> str:
             return _("Not usable for %(since)s: %(error)s. The worker asks again every 30 s.") % facts
         case _:
             pass
-    if account.is_paused:
-        return (
-            _("Connected to account %(id)s in %(region)s, but paused: nothing is launched, changed or deleted.") % facts
-        )
     return _("Connected to account %(id)s in %(region)s for %(since)s.") % facts

@@ -189,11 +189,14 @@ def _lock(account: CloudAccount) -> CloudAccount:
 
 
 def account_pause(*, actor: Actor, account: CloudAccount, is_paused: bool, expected_version: int) -> None:
-    """Stop or resume every changing call in the account. Raises Forbidden, StaleVersion."""
+    """Stop or resume every call to the account. Raises Forbidden, StaleVersion."""
     _may_manage(actor)
     with transaction.atomic():
         before = account.is_paused
-        account.spec_update(expected_version, is_paused=is_paused)
+        since = (account.paused_at if before else clock.now()) if is_paused else None
+        # Resumed, it is believed again only once AWS has said who it is there.
+        generation = account.generation + (1 if before and not is_paused else 0)
+        account.spec_update(expected_version, is_paused=is_paused, paused_at=since, generation=generation)
         record(
             actor,
             "account.pause" if is_paused else "account.resume",

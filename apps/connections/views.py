@@ -113,10 +113,15 @@ class AccountList(Page):
             "list": found,
             "phases": AccountPhase.choices,
             "may_manage": can_manage_account(self.actor),
-            "is_settling": not shows_removed and not all(a.is_settled for a in found.rows),
+            "is_settling": not shows_removed and not all(a.is_settled or a.is_paused for a in found.rows),
         }
         template = "connections/connections.html"
         return render(request, f"{template}#rows" if is_htmx(request) else template, context)
+
+
+def _is_being_asked(account: CloudAccount) -> bool:
+    """Whether AWS's answer about an account is awaited; a paused one is not asked."""
+    return not account.is_paused and (account.observed_at is None or not account.is_settled)
 
 
 class AccountNew(Page):
@@ -159,7 +164,7 @@ class AccountPage(Page):
             "account": account,
             "sentence": account_sentence(account),
             "lines": lines_of(events_of([account.uid], 100), WORDS),
-            "is_settling": not is_removed and (account.observed_at is None or is_leaving or not account.is_settled),
+            "is_settling": not is_removed and (is_leaving or _is_being_asked(account)),
             "is_removed": is_removed,
             "may_allow_purchases": can_allow_purchases(self.actor),
             "may_manage": can_manage_account(self.actor) and not is_leaving,
@@ -239,7 +244,7 @@ class AccountPurchases(Page):
 
 
 class AccountPause(Page):
-    """Stop or resume every changing call in an account."""
+    """Stop or resume every call to an account."""
 
     right = "connections.manage"
     is_paused = True
@@ -251,7 +256,7 @@ class AccountPause(Page):
             actor=self.actor, account=account, is_paused=self.is_paused, expected_version=posted_version(request)
         )
         if self.is_paused:
-            self.say(_("%(name)s is paused: the worker changes nothing there.") % {"name": account.name})
+            self.say(_("%(name)s is paused: the worker reads and changes nothing there.") % {"name": account.name})
         else:
             self.say(_("%(name)s is in use again.") % {"name": account.name})
         return HttpResponseRedirect(reverse("connection", args=[account.uid]))

@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 
 from apps.capacity.models import Reservation
 from apps.capacity.selectors import unused_usd_per_hour
-from apps.capacity.states import COLOURS, LIVE
+from apps.capacity.states import COLOURS, LIVE, PREPAID
 from apps.clusters.models import Node
 from apps.core import clock
 from apps.jobs.models import Attempt, Job
@@ -85,6 +85,8 @@ class Calendar:
     height: float
     unused: Decimal
     hidden: int = 0
+    #: Prepaid reservations in it whose price nobody has told.
+    unpriced: int = 0
 
     @property
     def view_box(self) -> str:
@@ -139,6 +141,7 @@ def calendar_of(actor: Actor, rows: QuerySet[Reservation], start: datetime, days
         AXIS + max(1, len(lanes)) * LANE,
         sum((lane.unused or Decimal(0) for lane in lanes), Decimal(0)),
         max(0, len(found) - MOST_LANES),
+        sum(1 for lane in lanes if lane.reservation.kind in PREPAID and lane.reservation.usd_upfront is None),
     )
 
 

@@ -49,6 +49,7 @@ class CalendarPage(Page):
             "earlier": (start - shift).date().isoformat(),
             "later": (start + shift).date().isoformat(),
             "may_operate": can_operate_capacity(self.actor),
+            "paused": {lane.reservation.account for lane in calendar.lanes if lane.reservation.account.is_paused},
             "waiting": purchases_waiting_for(self.actor),
         }
         template = "dashboard/calendar.html"

@@ -235,16 +235,18 @@ def test_a_file_system_of_ours_goes_only_by_a_persons_word(
     assert orphan.phase == "GONE"
 
 
-def test_a_paused_account_is_looked_at_and_nothing_is_removed(
+def test_a_paused_account_is_not_looked_at_and_nothing_is_removed(
     server: AwsServer, account: CloudAccount, operator: Any
 ) -> None:
     launch(server, "flt_of_another_life")
-    CloudAccount.objects.update(is_paused=True)
     ec2.sweep(account.uid)
     orphan = Orphan.objects.get(kind="instance")
+    CloudAccount.objects.update(is_paused=True)
+    launch(server, "flt_of_yet_another_life")
     orphan_remove(actor=actor_of(operator), orphan=orphan)
     ec2.sweep(account.uid)
-    assert running(server) == 1
+    assert running(server) == 2
+    assert Orphan.objects.filter(kind="instance").count() == 1
 
 
 def test_who_may_decide(account: CloudAccount, owner: Any) -> None:

@@ -53,10 +53,12 @@ HOURS_A_MONTH = Decimal(730)
 
 
 def sweep(uid: str) -> Outcome:
-    """One look at everything with our tag in an account, and what follows from it."""
+    """One look at everything with our tag in an account, and what follows from it. A paused one is not visited."""
     account = account_by_uid(uid)
     if account is None or account.phase != AccountPhase.CONNECTED:
         return DONE
+    if account.is_paused:
+        return again(PERIOD_S)
     if not account.is_trusted:
         return again(10)
     compute = doors.compute_for(account)
@@ -72,8 +74,6 @@ def sweep(uid: str) -> Outcome:
     else:
         observations.orphans_gone(account, (OrphanKind.FILE_SYSTEM,), {(o.kind, o.provider_id) for o in stored})
         found += stored
-    if account.is_paused:
-        return again(PERIOD_S)
     return _clear(account, found, compute, storage)
 
 

@@ -16,13 +16,18 @@ RETRY_S = 30.0
 
 
 def check(uid: str) -> Outcome:
-    """One identity call; connected accounts are checked again every five minutes, failed ones every 30 s."""
+    """One identity call; connected accounts are checked again every five minutes, failed ones every 30 s.
+
+    A paused account is not asked; resuming it asks at once.
+    """
     account = account_by_uid(uid)
     if account is None or account.phase == AccountPhase.REMOVED:
         return DONE
     if account.delete_requested_at is not None:
         account_removed(account)
         return DONE
+    if account.is_paused:
+        return again(RECHECK_S)
     try:
         who = doors.compute_for(account).identity()
     except ProviderError as error:

@@ -78,6 +78,10 @@ def run(uid: str) -> Outcome:
     if account is None:
         launches.preflight_failed(row, said(_("the cluster has no cloud account")))
         return DONE
+    if account.is_paused:
+        text = said(_("account %(name)s is paused; nothing is asked there until it is resumed"), name=account.name)
+        launches.preflight_failed(row, text)
+        return DONE
     # A fleet that is never saved: the checks read its columns only.
     fleet = Fleet(cluster=row.cluster, reservation=row.reservation, name="check", **row.spec)
     if ended := reservation_ended(fleet):

@@ -41,6 +41,10 @@ from worker.providers.ports import Capacity
 LOOK_S = 15.0
 LOOK_SELDOM_S = 300.0
 LOOK_CLOSELY_S = 900.0
+#: In a paused account nothing is read; whether it still is, is looked at after this time.
+PAUSED_S = 30.0
+#: AWS's words for what became of an extension's price.
+_PAID, _UNPAID = "payment-succeeded", "payment-failed"
 #: No connection was made: the call cannot have taken effect.
 _NEVER_SENT = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError"})
 
@@ -50,6 +54,8 @@ def search(uid: str) -> Outcome:
     row = search_by_uid(uid)
     if row is None or row.phase != SearchPhase.PENDING:
         return DONE
+    if row.account.is_paused:
+        return again(PAUSED_S)
     capacity, asked = doors.capacity_for(row.account), row.criteria
     query = cv.OfferingQuery(
         instance_type=rules.ULTRASERVER_TYPE if row.kind == PurchaseKind.ULTRASERVER_BLOCK else asked["instance_type"],
@@ -116,8 +122,12 @@ def buy(uid: str) -> Outcome:
             why = said(_("the worker ended around the call;"))
             observations.purchase_move(purchase, PurchasePhase.UNKNOWN, why)
             return again(0)
+        case PurchasePhase.UNKNOWN | PurchasePhase.PAYING if purchase.account.is_paused:
+            return again(PAUSED_S)
         case PurchasePhase.UNKNOWN:
             return _look(purchase) if purchase.account.is_trusted else again(10)
+        case PurchasePhase.PAYING:
+            return _await_payment(purchase) if purchase.account.is_trusted else again(10)
     return DONE
 
 
@@ -158,6 +168,9 @@ def _again(purchase: Purchase) -> Outcome:
     """An ODCR whose call nobody saw the end of: looked for by tag, then asked again if all still holds."""
     if not purchase.account.is_trusted:
         return again(10)
+    if purchase.account.is_paused:
+        observations.purchase_move(purchase, PurchasePhase.UNKNOWN, said(_("the worker ended around the call;")))
+        return again(PAUSED_S)
     capacity = doors.capacity_for(purchase.account)
     ours = [one for one in _seen(purchase, capacity) if _is_ours(purchase, one)]
     if ours:
@@ -182,7 +195,8 @@ def _call(purchase: Purchase, capacity: Capacity, *, is_repeat: bool = False) ->
             case PurchaseKind.EXTENSION:
                 assert purchase.extends is not None
                 capacity.extension_purchase(purchase.offering_id, purchase.extends.provider_id)
-                return _extended(purchase)
+                observations.purchase_move(purchase, PurchasePhase.PAYING)
+                return again(2)
             case PurchaseKind.TRAINING_PLAN:
                 ids: Sequence[str] = [capacity.plan_purchase(purchase.offering_id, plan_name(purchase), tags)]
             case PurchaseKind.ODCR:
@@ -267,6 +281,28 @@ def _fields(one: cv.SeenReservation) -> dict[str, Any]:
     return {name: getattr(one, name) for name in cv.SeenReservation.__dataclass_fields__}
 
 
+def _await_payment(purchase: Purchase) -> Outcome:
+    """An extension that AWS has sold and not charged yet: it is bought when it is paid, and not when it is not."""
+    states = _extension_states(purchase, doors.capacity_for(purchase.account))
+    if _PAID in states:
+        return _extended(purchase)
+    if states == {_UNPAID}:
+        return _unpaid(purchase)
+    return again(_pause(purchase))
+
+
+def _extension_states(purchase: Purchase, capacity: Capacity) -> set[str]:
+    assert purchase.extends is not None
+    history = capacity.extensions(purchase.extends.provider_id)
+    return {e.state for e in history if e.offering_id == purchase.offering_id}
+
+
+def _unpaid(purchase: Purchase) -> Outcome:
+    text = said(_("AWS could not charge it; nothing was paid and the block ends as before"))
+    observations.purchase_move(purchase, PurchasePhase.FAILED, text)
+    return DONE
+
+
 def _extended(purchase: Purchase) -> Outcome:
     row = reservation_by_uid(purchase.extends.uid) if purchase.extends is not None else None
     # One commit: a crash in between would add the price twice.
@@ -286,12 +322,13 @@ def _look(purchase: Purchase) -> Outcome:
         assert purchase.extends is not None
         history = capacity.extensions(purchase.extends.provider_id)
         mine = {e.state for e in history if e.offering_id == purchase.offering_id}
-        if mine == {"payment-failed"}:
-            text = said(_("AWS says %(state)s"), state="payment-failed")
-            observations.purchase_move(purchase, PurchasePhase.FAILED, text)
-            return DONE
-        if mine:
+        if _PAID in mine:
             return _extended(purchase)
+        if mine == {_UNPAID}:
+            return _unpaid(purchase)
+        if mine:
+            observations.purchase_move(purchase, PurchasePhase.PAYING)
+            return again(2)
         found = [
             {"provider_id": e.provider_id, "state": e.state, "end_at": clock.iso(e.end_at), "fits": False}
             for e in history

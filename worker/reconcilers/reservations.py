@@ -59,6 +59,8 @@ def watch(uid: str) -> Outcome:
     if row.phase == ReservationPhase.SCHEDULED and row.start_at is not None:
         # At its start it is looked at at once, so that fleets waiting for it begin.
         if now >= row.start_at:
+            if row.account.is_paused:
+                return again(30)
             intent_ask(READ_KIND, row.account.uid)
             return again(15)
         return again(min(TICK_S, max(1.0, (row.start_at - now).total_seconds())))
@@ -158,7 +160,14 @@ def _give_back(row: Reservation) -> Outcome:
         return again(10)
     for attempt in attempts_in(row):
         attempt_stop(attempt, "Requeued")
+    if row.account.is_paused:
+        # Its jobs had to go; the machines are EC2's to take while nothing is changed there.
+        observed = _("account %(name)s is paused: its machines are not terminated here, EC2 takes them at the end")
+        obs.reservation_say(row, said(observed, name=row.account.name))
+        return again(30)
     text = said(_("its machines are given back before EC2 takes them"))
+    if row.extensions.filter(phase=PurchasePhase.PAYING).exists():
+        text = said(_("its machines are given back before EC2 takes them: its extension is not paid yet"))
     obs.mark_once(row, "terminate_asked_at", "BlockGivenBack", text)
     left = [f for f in fleets_in(row) if f.delete_requested_at is None]
     assert row.terminate_asked_at is not None
