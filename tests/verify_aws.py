@@ -87,9 +87,38 @@ def stage_storage(proof: Proof) -> None:
     )
 
 
+def stage_clusters(proof: Proof) -> None:
+    """The kinds of clusters that AWS keeps: their services' contract, their lives, their nodes."""
+    run_tests(
+        proof,
+        "PCS, EKS, HyperPod and ParallelCluster through one port",
+        "tests/contract/test_clusters_sandbox.py tests/contract/test_hyperpod_sandbox.py "
+        "tests/contract/test_parallelcluster_sandbox.py",
+        "every request and answer as AWS's models have them",
+    )
+    run_tests(
+        proof,
+        "made, adopted, resized, deleted; nodes by two sources of truth",
+        "tests/worker/test_managed_clusters.py tests/worker/test_managed_nodes.py",
+        "a node is its machine, whatever name a replacement bears",
+    )
+
+
+#: By the names of their tests: what a person typed, what AWS refuses, what is no longer there.
+BAD_INPUT = (
+    "bad_input",
+    "refused_by_field",
+    "that_aws_refuses",
+    "without_permission",
+    "expired_reservation",
+)
+
+
 def stage_bad_input(proof: Proof) -> None:
     """Each refused by name, in the form or as a condition with what to do."""
-    run_tests(proof, "bad input", "tests/worker tests/contract tests/api -k bad_input", "each named")
+    words = " or ".join(BAD_INPUT)
+    run_tests(proof, "bad input", f'tests/worker tests/contract tests/api -k "{words}"', "each named")
+    run_tests(proof, "bad input of clusters and node groups", "tests/rules/test_managed_rules.py", "each named")
 
 
 def stage_account(proof: Proof) -> None:
@@ -107,6 +136,7 @@ STAGES: dict[str, Stage] = {
     "reads": stage_reads,
     "purchases": stage_purchases,
     "owned": stage_owned,
+    "clusters": stage_clusters,
     "storage": stage_storage,
     "bad-input": stage_bad_input,
     "account": stage_account,
