@@ -10,6 +10,7 @@ from apps.capacity import orphan_api as orphans
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
+from apps.clusters import managed_api as managed
 from apps.clusters import mount_api as mounts
 from apps.clusters import preflight_api as preflights
 from apps.clusters import topology_views as topology
@@ -56,6 +57,14 @@ urlpatterns = [
     path("clusters", clusters.Clusters.as_view(), name="clusters"),
     path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
     path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
+    path("clusters/<str:uid>/retry", managed.ClusterRetry.as_view(), name="cluster-retry"),
+    path("clusters/<str:uid>/groups", managed.ClusterGroups.as_view(), name="cluster-groups"),
+    path("clusters/<str:uid>/node-actions", managed.NodeActions.as_view(), name="node-actions"),
+    path("clusters/<str:uid>/provider-events", managed.ProviderEvents.as_view(), name="provider-events"),
+    path("managed-clusters", managed.ManagedClusters.as_view(), name="managed-clusters"),
+    path("managed-clusters/<str:uid>", managed.ManagedClusterDetail.as_view(), name="managed-cluster"),
+    path("cluster-adoptions", managed.ClusterAdoptions.as_view(), name="cluster-adoptions"),
+    path("groups/<str:uid>", managed.GroupDetail.as_view(), name="group"),
     path("mounts/<str:uid>", mounts.MountDetail.as_view(), name="mount"),
     path("clusters/<str:uid>/topology", topology.Topology.as_view(), name="topology"),
     path("preflights", preflights.Preflights.as_view(), name="preflights"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext as _
 from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.capacity.selectors import reservation_for
+from apps.clusters import managed_services
 from apps.clusters.fleet_services import fleet_create, fleet_delete
 from apps.clusters.models import Cluster, Fleet, FleetStep, Node
 from apps.clusters.selectors import (
@@ -44,6 +46,8 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
     """A cluster with its sentence and GPUs."""
 
     account: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    message = serializers.CharField(read_only=True)
+    takes_jobs = serializers.BooleanField(read_only=True)
     sentence = serializers.SerializerMethodField()
     gpus = serializers.SerializerMethodField()
 
@@ -53,6 +57,8 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
             "uid",
             "name",
             "kind",
+            "is_adopted",
+            "takes_jobs",
             "account",
             "api_url",
             "user_name",
@@ -209,6 +215,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     fleet: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="uid", read_only=True)
+    group: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="uid", read_only=True)
     sentence = serializers.SerializerMethodField()
 
     class Meta:
@@ -218,6 +225,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "name",
             "cluster",
             "fleet",
+            "group",
             "provider_id",
             "instance_type",
             "phase",
@@ -325,10 +333,16 @@ class ClusterDetail(Endpoint):
         actor = self.actor
         cluster = cluster_for(actor=actor, may="clusters.operate", uid=uid)
         body = self.read_body(ClusterPatchSerializer)
+        version = expected_version(request)
+        if cluster.is_managed:
+            if "account" in body:
+                raise field_refusal("/account", _("a cluster that AWS keeps stays in its account"), "not-here")
+            managed_services.cluster_update(actor=actor, cluster=cluster, expected_version=version, **body)
+            return Response(ClusterSerializer(cluster).data, headers={"ETag": etag(cluster)})
         if "account" in body:
             name = body["account"]
             body["account"] = account_for(actor=actor, may="connections.view", uid=name) if name else None
-        cluster_update(actor=actor, cluster=cluster, expected_version=expected_version(request), **body)
+        cluster_update(actor=actor, cluster=cluster, expected_version=version, **body)
         return Response(ClusterSerializer(cluster).data, headers={"ETag": etag(cluster)})
 
     def get(self, request: Request, uid: str) -> Response:
@@ -337,9 +351,13 @@ class ClusterDetail(Endpoint):
         return Response(ClusterSerializer(cluster).data, headers={"ETag": etag(cluster)})
 
     def delete(self, request: Request, uid: str) -> Response:
-        """Take it out of the portal (202); If-Match required; refused while it has fleets or jobs."""
+        """Take it out of the portal (202); If-Match required; refused while it has fleets or jobs.
+
+        A cluster that AWS keeps is deleted there with its groups and machines, unless it was adopted.
+        """
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
-        cluster_delete(actor=self.actor, cluster=cluster, expected_version=expected_version(request))
+        delete = managed_services.cluster_delete if cluster.is_managed else cluster_delete
+        delete(actor=self.actor, cluster=cluster, expected_version=expected_version(request))
         return Response(ClusterSerializer(cluster).data, status=202)
 
 

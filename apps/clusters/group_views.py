@@ -69,8 +69,9 @@ class GroupNew(_GroupForm):
         cluster = self.cluster(uid)
         initial: dict[str, Any] = {"key": uuid.uuid4().hex, "instance_type": "p5.48xlarge", "nodes": 1}
         initial["on_create"] = "on_create.sh"
-        rows = NodeGroup.objects.filter(cluster=cluster).exclude(settings__node_type=CONTROLLER)
-        if (last := rows.order_by("-created_at", "-id").first()) is not None:
+        rows = NodeGroup.objects.filter(cluster=cluster).order_by("-created_at", "-id")[:20]
+        last = next((g for g in rows if g.settings.get("node_type") != CONTROLLER), None)
+        if last is not None:
             initial |= {
                 name: getattr(last, name)
                 for name in (

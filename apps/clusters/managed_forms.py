@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from apps.clusters import group_rules
 from apps.clusters.group_forms import GroupForm
 from apps.clusters.managed_fields import WordsField, security_groups_field, subnets_field, text_field
-from apps.clusters.managed_rules import EKS_ADDONS, EKS_ADDONS_DEFAULT, EKS_VERSIONS, PCS_SIZES, PCS_VERSIONS
+from apps.clusters.managed_rules import EKS_ADDONS, EKS_ADDONS_DEFAULT, EKS_VERSIONS, PCS_SIZES, PCS_VERSIONS, SETTINGS
 from apps.clusters.managed_services import REACH
 from apps.clusters.states import KINDS_SLURM, ClusterKind
 from apps.connections.models import CloudAccount
@@ -69,9 +69,7 @@ class ReachForm(PortalForm):
 
 
 class ManagedForm(ReachForm):
-    """What every new cluster is asked. ``settings_fields`` are what its kind wants to know."""
-
-    settings_fields: ClassVar[tuple[str, ...]] = ()
+    """What every new cluster is asked."""
 
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
     name = text_field(gettext_lazy("Name"), 60, gettext_lazy("Lower-case letters, digits and dashes."))
@@ -83,6 +81,11 @@ class ManagedForm(ReachForm):
         field = self.fields["account"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [(a.uid, f"{a.name} ({a.region})") for a in accounts]
+
+    @property
+    def settings_fields(self) -> tuple[str, ...]:
+        """What its kind wants to know."""
+        return tuple(name for name in SETTINGS[self.kind] if name in self.fields)
 
     def settings(self) -> dict[str, Any]:
         """What its kind wants to know, of what is valid so far."""
@@ -106,8 +109,6 @@ class ManagedForm(ReachForm):
 class PcsForm(ManagedForm):
     """AWS PCS."""
 
-    settings_fields = ("version", "size", "subnet_ids", "security_group_ids", "idle_s")
-
     version = forms.ChoiceField(label=gettext_lazy("Slurm version"), choices=[(v, v) for v in PCS_VERSIONS])
     size = forms.ChoiceField(
         label=gettext_lazy("Size"), help_text=gettext_lazy("It cannot be changed later; it decides the price too.")
@@ -128,8 +129,6 @@ class PcsForm(ManagedForm):
 
 class EksForm(ManagedForm):
     """Amazon EKS."""
-
-    settings_fields = ("version", "role_arn", "subnet_ids", "security_group_ids", "admin_arns", "addons")
 
     version = forms.ChoiceField(label=gettext_lazy("Kubernetes version"), choices=[(v, v) for v in EKS_VERSIONS])
     role_arn = text_field(
@@ -152,8 +151,6 @@ class EksForm(ManagedForm):
 
 
 class _HyperPodForm(ManagedForm):
-    settings_fields: ClassVar[tuple[str, ...]] = ("subnet_ids", "security_group_ids", "recovers")
-
     subnet_ids = subnets_field(gettext_lazy("One or more, subnet-…, in the zone of the capacity."))
     security_group_ids = security_groups_field()
     recovers = forms.BooleanField(
@@ -197,8 +194,6 @@ class HyperPodSlurmForm(_HyperPodForm):
 class HyperPodEksForm(_HyperPodForm):
     """SageMaker HyperPod on EKS."""
 
-    settings_fields = (*_HyperPodForm.settings_fields, "eks_cluster_arn")
-
     eks_cluster_arn = text_field(
         gettext_lazy("EKS cluster"),
         300,
@@ -208,8 +203,6 @@ class HyperPodEksForm(_HyperPodForm):
 
 class ParallelClusterForm(ManagedForm):
     """AWS ParallelCluster."""
-
-    settings_fields = ("config", "pcluster_api_url")
 
     pcluster_api_url = text_field(
         gettext_lazy("Address of the ParallelCluster API"),

@@ -33,6 +33,15 @@ EKS_ADDONS = (
 EKS_ADDONS_DEFAULT = EKS_ADDONS[:5]
 IDLE_S_MOST = 86_400
 
+#: What a kind wants to know, by the names of its settings.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    ClusterKind.PCS: ("version", "size", "subnet_ids", "security_group_ids", "idle_s"),
+    ClusterKind.EKS: ("version", "role_arn", "subnet_ids", "security_group_ids", "admin_arns", "addons"),
+    ClusterKind.HYPERPOD_SLURM: ("subnet_ids", "security_group_ids", "recovers"),
+    ClusterKind.HYPERPOD_EKS: ("subnet_ids", "security_group_ids", "recovers", "eks_cluster_arn"),
+    ClusterKind.PARALLELCLUSTER: ("config", "pcluster_api_url"),
+}
+
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,58}$")
 #: The name in AWS of a cluster that is adopted, by kind.
 _NAMES_AT_AWS: dict[str, tuple[re.Pattern[str], int]] = {

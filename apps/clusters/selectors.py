@@ -111,7 +111,7 @@ def nodes_visible_to(actor: Actor) -> QuerySet[Node]:
     """Nodes that exist, for everyone with a role."""
     if not actor.holds("clusters.view"):
         return Node.objects.none()
-    return Node.objects.exclude(phase=NodePhase.GONE).select_related("cluster", "fleet")
+    return Node.objects.exclude(phase=NodePhase.GONE).select_related("cluster", "fleet", "group")
 
 
 def node_for(*, actor: Actor, may: str, uid: str) -> Node:

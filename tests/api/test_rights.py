@@ -10,7 +10,8 @@ from django.urls import URLPattern, get_resolver
 from apps.capacity.models import OfferingSearch, Purchase, Reservation
 from apps.capacity.orphan_models import Orphan
 from apps.checkpoints.models import Checkpoint
-from apps.clusters.models import Fleet, Mount, Node, PreflightRun
+from apps.clusters.group_models import NodeGroup
+from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
 from apps.connections.models import CloudAccount
 from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
@@ -95,7 +96,11 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     )
     orphan = Orphan.objects.create(account=account, kind="instance", provider_id="i-1", tagged_uid="flt_gone")
     check = PreflightRun.objects.create(cluster=cluster, spec={}, asked_by="someone")
+    kept = Cluster.objects.create(name="kept", kind="hyperpod-eks", account=account, phase="READY")
+    group = NodeGroup.objects.create(cluster=kept, name="g", instance_type="p5.48xlarge", nodes=1, phase="ACTIVE")
     return {
+        "managed-clusters": kept.uid,
+        "groups": group.uid,
         "reservations": reservation.uid,
         "offering-searches": search.uid,
         "purchases": purchase.uid,
