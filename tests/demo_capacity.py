@@ -47,18 +47,27 @@ def demo_capacity(seed: _Seed) -> None:
         -150,
         18,
         team=nlp,
-        instance_type="p5en.48xlarge",
-        instances=4,
-        available_instances=1,
-        usd_upfront=Decimal("42443.52"),
-        usd_per_hour=Decimal("63.16"),
+        instance_type="p5.48xlarge",
+        instances=10,
+        available_instances=2,
+        usd_upfront=Decimal("80236.80"),
+        usd_per_hour=Decimal("47.76"),
         price_source="UpfrontFee",
         warned_at=now - timedelta(hours=6),
     )
     event("reservation", ending.uid, "BlockEndsSoon", f"{ending.name} ends soon")
-    fleet = Fleet.objects.filter(phase="READY").order_by("name").first()
-    if fleet is not None:
-        Fleet.objects.filter(pk=fleet.pk).update(reservation=ending, source="capacity-block")
+    Fleet.objects.filter(name="p5-main").update(reservation=ending, source="capacity-block")
+    make(
+        "found-in-account",
+        "capacity-block",
+        "ACTIVE",
+        -30,
+        42,
+        instance_type="p5.48xlarge",
+        instances=2,
+        available_instances=2,
+        is_adopted=True,
+    )
     make(
         "pretrain-w50",
         "capacity-block",

@@ -14,6 +14,7 @@ from typing import Any
 from apps.core.said import said
 from tests.demo_capacity import demo_capacity
 from tests.demo_clusters import demo_clusters
+from tests.demo_fleets import demo_fleets
 from tests.demo_rows import DemoRows, _Seed
 from tests.demo_storage import demo_storage
 
@@ -73,6 +74,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _limits(seed)
     demo_storage(seed)
     demo_capacity(seed)
+    demo_fleets(seed)
     demo_clusters(seed)
     _orphans()
     from apps.audit.services import seal

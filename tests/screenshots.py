@@ -111,10 +111,15 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("mount-new", "operator", f"/clusters/{cluster}/mounts/new"),
         ("fleet-new", "operator", f"/clusters/{cluster}/fleets/new"),
         *(
-            (f"fleet-{p.lower()}", "operator", f"/fleets/{uid(Fleet, phase=p)}")
-            for p in ("READY", "BOOTING", "WAITING_CAPACITY", "FAILED")
+            (f"fleet-{word}", "operator", f"/fleets/{uid(Fleet, name=name)}")
+            for word, name in (
+                ("ready", "p5-main"),
+                ("booting", "p5-burst"),
+                ("waiting_capacity", "p5en-sweep"),
+                ("failed", "p5en-eval"),
+            )
         ),
-        ("node", "operator", f"/nodes/{uid(Node, phase='DRAINED')}"),
+        ("node", "operator", f"/nodes/{uid(Node, name='p5-main-8')}"),
         ("calendar", "operator", "/calendar"),
         ("reservation", "operator", f"/capacity/reservations/{uid(Reservation, name='pretrain-w48')}"),
         ("purchases", "operator", "/capacity/purchases"),

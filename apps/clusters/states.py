@@ -150,6 +150,14 @@ class BatchPhase(TextChoices):
     REFUSED = "REFUSED", _("Refused")
 
 
+BATCH_COLOURS: dict[str, str] = {
+    BatchPhase.WAITING: "wait",
+    BatchPhase.ASKED: "busy",
+    BatchPhase.LAUNCHED: "good",
+    BatchPhase.REFUSED: "bad",
+}
+
+
 class PreflightPhase(TextChoices):
     """Where a check that someone asked for is."""
 

@@ -54,6 +54,7 @@ from apps.clusters.services import (
     node_resume,
 )
 from apps.clusters.states import (
+    BATCH_COLOURS,
     FLEET_BILLED,
     FLEET_LIVE,
     FLEET_WORKING,
@@ -408,6 +409,8 @@ class FleetPage(Page):
             "nodes": nodes,
             "placement": placement_quality([n.network_nodes for n in nodes]),
             "batches": list(fleet.batches.all()),
+            "batch_call": "CreateFleet" if fleet.other_instance_types or fleet.other_subnet_ids else "RunInstances",
+            "batch_colours": BATCH_COLOURS,
             "can_replace": fleet.phase == FleetPhase.DEGRADED and fleet.observed_nodes < fleet.nodes,
             "busy_nodes": [n.name for n in nodes if n.gpus_used],
             "kind": type_by_name(fleet.instance_type),

@@ -16,6 +16,7 @@ from django_filters import FilterSet
 
 from apps.audit.selectors import events_of
 from apps.audit.timeline import lines_of
+from apps.clusters.cloud_events import planned_for
 from apps.clusters.selectors import cluster_for, clusters_visible_to, node_for, node_sentence, nodes_visible_to
 from apps.core import clock
 from apps.core.errors import BadQuery
@@ -127,6 +128,7 @@ class NodePage(Page):
             "memory_mib": gpu_memory_mib(node),
             "live_findings": [f for f in findings if f.phase in LIVE],
             "old_findings": [f for f in findings if f.phase not in LIVE],
+            "planned": planned_for(node),
             "missing": [(name, missing_input(name)) for name in node.exporter_missing],
             "has_exporter": bool(node.cluster.exporter_url),
             "lines": lines_of(events_of([node.uid], 100), NODE_WORDS),

@@ -15,6 +15,8 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("clusters", "", "everyone"),
     ("cluster", "cluster", "everyone"),
     ("fleet", "fleet", "everyone"),
+    ("fleet", "batched_fleet", "everyone"),
+    ("fleet", "fleet_in_block", "everyone"),
     ("jobs-on-cluster", "cluster", "everyone"),
     ("jobs-on-node", "node", "everyone"),
     ("cluster-new", "", "operators"),
@@ -98,6 +100,10 @@ def argument(site: DemoRows, about: str) -> list[Any]:
             return [NodeGroup.objects.get(cluster=site.clusters["shannon"], name="eval").uid]
         case "cluster":
             return [site.clusters["ada"].uid]
+        case "batched_fleet":
+            return [site.fleets["p5en-sweep"].uid]
+        case "fleet_in_block":
+            return [site.fleets["p5-main"].uid]
         case "fleet":
             return [site.fleets["p5en-eval"].uid]
         case "node":
