@@ -125,6 +125,13 @@ def cluster_service_for(cluster: Cluster) -> ports.ClusterService:
     raise InvalidRequest(f"no service of AWS keeps clusters of kind {cluster.kind}", source="portal")
 
 
+def owned_clusters_for(account: CloudAccount) -> ports.OwnedClusters:
+    """What finds our clusters and groups in a cloud account."""
+    from worker.providers.aws.owned import OwnedClusters
+
+    return OwnedClusters(access_of(account))
+
+
 #: One scheduler a cluster and process: it remembers the version it negotiated and the queue it last read.
 _schedulers: dict[str, tuple[v.SchedulerAccess, str, ports.Scheduler]] = {}
 

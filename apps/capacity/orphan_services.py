@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 from apps.audit.services import record
 from apps.capacity.orphan_models import Orphan
-from apps.capacity.orphan_states import ORPHAN_TRANSITIONS, OrphanKind, OrphanPhase
+from apps.capacity.orphan_states import CLUSTERS, GROUPS, ORPHAN_TRANSITIONS, OrphanKind, OrphanPhase
 from apps.core import clock
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput
 from apps.core.states import move
@@ -27,6 +27,8 @@ def orphan_remove(*, actor: Actor, orphan: Orphan) -> None:
     _operate(actor)
     if orphan.kind == OrphanKind.FILE_SYSTEM and not actor.everywhere("storage.operate"):
         raise Forbidden(_("only who may delete file systems removes one with its data"))
+    if orphan.kind in CLUSTERS | GROUPS and not actor.everywhere("clusters.operate"):
+        raise Forbidden(_("only who may delete clusters removes one with its machines"))
     with transaction.atomic():
         move(
             orphan,

@@ -17,6 +17,11 @@ class OrphanKind(TextChoices):
     LAUNCH_TEMPLATE = "launch-template", _("Launch template")
     PLACEMENT_GROUP = "placement-group", _("Placement group")
     FILE_SYSTEM = "file-system", _("File system")
+    PCS_CLUSTER = "pcs-cluster", _("PCS cluster")
+    PCS_GROUP = "pcs-group", _("PCS node group")
+    EKS_CLUSTER = "eks-cluster", _("EKS cluster")
+    EKS_GROUP = "eks-group", _("EKS node group")
+    HYPERPOD = "hyperpod-cluster", _("HyperPod cluster")
 
 
 class OrphanPhase(TextChoices):
@@ -28,6 +33,10 @@ class OrphanPhase(TextChoices):
     GONE = "GONE", _("Gone")
 
 
+#: Clusters hold what people made in them: they go by a person's word alone, as file systems do.
+CLUSTERS = frozenset({OrphanKind.PCS_CLUSTER, OrphanKind.EKS_CLUSTER, OrphanKind.HYPERPOD})
+GROUPS = frozenset({OrphanKind.PCS_GROUP, OrphanKind.EKS_GROUP})
+BY_PERSON_ALONE = CLUSTERS | {OrphanKind.FILE_SYSTEM}
 P = OrphanPhase
 
 ORPHAN_TRANSITIONS: dict[str, frozenset[str]] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import TypeVar
 
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Count, Model, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from apps.clusters.group_models import NodeGroup
 from apps.clusters.managed_selectors import group_counts
 from apps.clusters.managed_words import managed_sentence
 from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
@@ -18,11 +20,14 @@ from apps.clusters.states import (
     FLEET_LIVE,
     ClusterPhase,
     FleetPhase,
+    GroupPhase,
     NodePhase,
 )
 from apps.core import clock, units
 from apps.core.errors import NotFound
 from apps.teams.permissions import Actor
+
+_Row = TypeVar("_Row", bound=Model)
 
 
 def clusters_visible_to(actor: Actor) -> QuerySet[Cluster]:
@@ -197,11 +202,26 @@ def gpu_segments(capacity: Capacity) -> list[tuple[str, int, str]]:
 
 
 def burn_usd_per_hour(actor: Actor) -> Decimal:
-    """What fleets that may be billed cost per hour now, of those the actor may see the cost of."""
-    rows = Fleet.objects.filter(phase__in=FLEET_BILLED)
-    if not actor.everywhere("costs.view"):
-        rows = rows.filter(team__in=actor.team_ids("costs.view"))
-    return sum((f.usd_per_hour * f.observed_nodes for f in rows if f.usd_per_hour is not None), Decimal(0))
+    """What machines of fleets and node groups cost per hour now, of those the actor may see the cost of."""
+    return sum((usd for _row, usd in burning(actor)), Decimal(0))
+
+
+def burning(actor: Actor) -> list[tuple[Fleet | NodeGroup, Decimal]]:
+    """Fleets and node groups with what their machines cost per hour now, the dearest first.
+
+    A machine belongs to a fleet or to a group, never to both: fleets are launched here, groups by AWS's services.
+    """
+    rows: list[Fleet | NodeGroup] = list(
+        _costs_seen(actor, Fleet.objects.filter(phase__in=FLEET_BILLED).select_related("cluster", "team"))
+    )
+    groups = NodeGroup.objects.exclude(phase=GroupPhase.DELETED).filter(observed_nodes__gt=0)
+    rows += _costs_seen(actor, groups.select_related("cluster", "team"))
+    found = [(row, (row.usd_per_hour or Decimal(0)) * row.observed_nodes) for row in rows]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _costs_seen(actor: Actor, rows: QuerySet[_Row]) -> QuerySet[_Row]:
+    return rows if actor.everywhere("costs.view") else rows.filter(team__in=actor.team_ids("costs.view"))
 
 
 def is_stale(read_at: datetime | None, period_s: float) -> bool:

@@ -29,6 +29,7 @@ from apps.clusters.models import Cluster, Fleet, Node
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.plans import plan_fleet
 from apps.clusters.selectors import (
+    burning,
     capacities,
     cluster_for,
     cluster_sentence,
@@ -441,18 +442,17 @@ class FleetDelete(Page):
 
 
 class BurnTable(Page):
-    """What each fleet costs now: a fragment for the page of costs, which stands below this floor."""
+    """What each fleet and node group costs now: a fragment for the page of costs, which stands below this floor."""
 
     right = "costs.view"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        """Fleets that may be billed, dearest first."""
-        rows = fleets_visible_to(self.actor).filter(phase__in=FLEET_BILLED)
-        if not self.actor.everywhere("costs.view"):
-            rows = rows.filter(team__in=self.actor.team_ids("costs.view"))
-        burning = [((f.usd_per_hour or Decimal(0)) * f.observed_nodes, f) for f in rows]
-        burning.sort(key=lambda pair: -pair[0])
-        context = {"burning": [(f, usd) for usd, f in burning], "total": sum((u for u, _f in burning), Decimal(0))}
+        """What may be billed, dearest first."""
+        rows = [
+            (row, reverse("fleet" if isinstance(row, Fleet) else "group", args=[row.uid]), isinstance(row, Fleet), usd)
+            for row, usd in burning(self.actor)
+        ]
+        context = {"burning": rows, "total": sum((usd for *_what, usd in rows), Decimal(0))}
         return render(request, "clusters/burn.html", context)
 
 

@@ -1,7 +1,7 @@
 """The sweep that looks both ways: what carries our tag and belongs to nothing here is shown, and removed with care.
 
 Everything found gets a row at once, with what it costs an hour. It is removed when a person says so, or, where this
-portal had made it for something that is deleted here, after the grace period; file systems hold data and go only by a
+portal had made it for something that is deleted here, after the grace period; file systems and clusters go only by a
 person's word, and so does everything of a uid that this database never gave.
 """
 
@@ -19,11 +19,10 @@ from django.utils.translation import gettext_noop as _
 from apps.audit.services import event
 from apps.capacity import orphan_observations as observations
 from apps.capacity.orphan_models import Orphan
-from apps.capacity.orphan_states import OrphanKind, OrphanPhase
+from apps.capacity.orphan_states import BY_PERSON_ALONE, CLUSTERS, GROUPS, OrphanKind, OrphanPhase
 from apps.catalog.selectors import price_words, type_by_name
-from apps.clusters.group_models import NodeGroup
-from apps.clusters.models import Cluster, Fleet
-from apps.clusters.states import ClusterPhase, FleetPhase, GroupPhase
+from apps.clusters.models import Fleet
+from apps.clusters.states import FleetPhase
 from apps.connections.models import CloudAccount
 from apps.connections.selectors import account_by_uid
 from apps.connections.states import AccountPhase
@@ -33,11 +32,11 @@ from apps.storage import rules as storage_rules
 from apps.storage.models import FileSystem
 from apps.storage.states import FileSystemKind, FileSystemPhase
 from worker import doors
-from worker.collectors import planned
+from worker.collectors import kept_clusters, planned
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.errors import AccessDenied, Conflict, NotFound, ProviderError, Unsupported
-from worker.providers.ports import Compute, FileStorage
+from worker.providers.ports import Compute, FileStorage, OwnedClusters
 
 log = structlog.get_logger(__name__)
 PERIOD_S = 300.0
@@ -74,10 +73,14 @@ def sweep(uid: str) -> Outcome:
     else:
         observations.orphans_gone(account, (OrphanKind.FILE_SYSTEM,), {(o.kind, o.provider_id) for o in stored})
         found += stored
-    return _clear(account, found, compute, storage)
+    clusters = doors.owned_clusters_for(account)
+    found += kept_clusters.look(account, clusters)
+    return _clear(account, found, compute, storage, clusters)
 
 
-def _clear(account: CloudAccount, found: list[Orphan], compute: Compute, storage: FileStorage) -> Outcome:
+def _clear(
+    account: CloudAccount, found: list[Orphan], compute: Compute, storage: FileStorage, clusters: OwnedClusters
+) -> Outcome:
     asked = [o for o in found if o.phase == OrphanPhase.REMOVAL_ASKED]
     due = [o for o in found if o.phase == OrphanPhase.FOUND and is_due(o)]
     machines = sum(1 for o in due if o.kind == OrphanKind.INSTANCE)
@@ -87,14 +90,16 @@ def _clear(account: CloudAccount, found: list[Orphan], compute: Compute, storage
     for orphan in [*asked, *due]:
         if orphan.kind == OrphanKind.NETWORK_INTERFACE and orphan.state == "in-use":
             continue  # it goes with its machine
-        _remove(orphan, compute, storage)
+        if kept_clusters.goes_with_its_group(orphan, found):
+            continue
+        _remove(orphan, compute, storage, clusters)
     # What was asked away is looked after until AWS no longer lists it.
     return again(5.0 if asked else PERIOD_S)
 
 
 def is_due(orphan: Orphan) -> bool:
     """Whether it goes without a person: this portal had made it, nothing wants it, and the grace period is over."""
-    if not orphan.has_row or orphan.kind == OrphanKind.FILE_SYSTEM:
+    if not orphan.has_row or orphan.kind in BY_PERSON_ALONE:
         return False
     grace = timedelta(seconds=settings.CONFIG.sweep_grace_s)
     now = clock.now()
@@ -105,7 +110,11 @@ def is_due(orphan: Orphan) -> bool:
 
 def _machines_and_more(account: CloudAccount, compute: Compute) -> list[observations.SeenOrphan]:
     found = []
+    # Machines of an adopted group may carry a tag of another portal's: here they have their rows.
+    members = kept_clusters.members(account)
     for thing in compute.owned():
+        if thing.provider_id in members:
+            continue
         is_owned, has_row = _owner(thing.uid)
         if not is_owned:
             found.append(_seen(account, thing, has_row))
@@ -117,14 +126,12 @@ def _owner(uid: str) -> tuple[bool, bool]:
     rows: tuple[tuple[QuerySet[Any], str], ...] = (
         (Fleet.objects.all(), FleetPhase.DELETED),
         (FileSystem.objects.all(), FileSystemPhase.DELETED),
-        (NodeGroup.objects.all(), GroupPhase.DELETED),
-        (Cluster.objects.all(), ClusterPhase.DELETED),
     )
     for kind, dead in rows:
         phase = kind.filter(uid=uid).values_list("phase", flat=True).first()
         if phase is not None:
             return phase != dead, True
-    return False, False
+    return kept_clusters.owner(uid)
 
 
 def _seen(account: CloudAccount, thing: v.Owned, has_row: bool) -> observations.SeenOrphan:
@@ -173,7 +180,7 @@ def _file_systems(account: CloudAccount, storage: FileStorage) -> list[observati
     return found
 
 
-def _remove(orphan: Orphan, compute: Compute, storage: FileStorage) -> None:
+def _remove(orphan: Orphan, compute: Compute, storage: FileStorage, clusters: OwnedClusters) -> None:
     try:
         match orphan.kind:
             case OrphanKind.INSTANCE:
@@ -190,6 +197,9 @@ def _remove(orphan: Orphan, compute: Compute, storage: FileStorage) -> None:
                 if orphan.instance_type == FileSystemKind.EFS and storage.mount_targets_delete(orphan.provider_id):
                     return
                 storage.file_system_delete(orphan.instance_type, orphan.provider_id)
+            case _ if orphan.kind in CLUSTERS | GROUPS:
+                if not kept_clusters.is_watched(orphan.account, orphan.kind, orphan.provider_id):
+                    clusters.remove(orphan.kind, orphan.provider_id)
     except NotFound:
         return
     except Conflict as error:

@@ -322,3 +322,15 @@ class ClusterService(Protocol):
     def nodes_act(self, cluster: kv.SeenCluster, verb: str, provider_ids: Sequence[str]) -> tuple[kv.NodeAnswer, ...]:
         """Replace or reboot up to 25 nodes; an answer for each. ``Unsupported`` where the service cannot."""
         ...
+
+
+class OwnedClusters(Protocol):
+    """Clusters and node groups of AWS's services that carry our tag. Raises only ``worker.providers.errors``."""
+
+    def owned(self, service: str) -> tuple[v.Owned, ...]:
+        """All of one service in the account: "pcs", "eks" or "hyperpod"."""
+        ...
+
+    def remove(self, kind: str, provider_id: str) -> None:
+        """Ask for one removal; ``NotFound`` when gone, ``Conflict`` while something hangs on it."""
+        ...

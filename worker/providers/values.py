@@ -231,7 +231,8 @@ class Instance:
 class Owned:
     """Anything in the account that carries our uid tag.
 
-    ``kind`` is instance, placement-group, launch-template or network-interface. ``instance_type`` is an instance's.
+    ``kind`` is instance, placement-group, launch-template or network-interface, or a cluster or node group of an AWS
+    service. ``instance_type`` is an instance's; ``machines`` are (type, count) of those that are found only with it.
     """
 
     kind: str
@@ -241,6 +242,7 @@ class Owned:
     state: str
     created_at: datetime | None = None
     instance_type: str = ""
+    machines: tuple[tuple[str, int], ...] = ()
 
 
 # --- scheduler (Slurm) -------------------------------------------------------------------------
