@@ -202,8 +202,20 @@ def gpu_segments(capacity: Capacity) -> list[tuple[str, int, str]]:
 
 
 def burn_usd_per_hour(actor: Actor) -> Decimal:
-    """What machines of fleets and node groups cost per hour now, of those the actor may see the cost of."""
-    return sum((usd for _row, usd in burning(actor)), Decimal(0))
+    """What machines of fleets and node groups cost per hour now, of those the actor may see the cost of: one query."""
+    columns = ("usd_per_hour", "observed_nodes")
+    fleets = _fleets_burning(actor).order_by().values_list(*columns)
+    groups = _groups_burning(actor).order_by().values_list(*columns)
+    return sum((usd * nodes for usd, nodes in fleets.union(groups, all=True) if usd is not None), Decimal(0))
+
+
+def _fleets_burning(actor: Actor) -> QuerySet[Fleet]:
+    return _costs_seen(actor, Fleet.objects.filter(phase__in=FLEET_BILLED))
+
+
+def _groups_burning(actor: Actor) -> QuerySet[NodeGroup]:
+    rows = NodeGroup.objects.exclude(phase=GroupPhase.DELETED).filter(observed_nodes__gt=0)
+    return _costs_seen(actor, rows)
 
 
 def burning(actor: Actor) -> list[tuple[Fleet | NodeGroup, Decimal]]:
@@ -211,11 +223,8 @@ def burning(actor: Actor) -> list[tuple[Fleet | NodeGroup, Decimal]]:
 
     A machine belongs to a fleet or to a group, never to both: fleets are launched here, groups by AWS's services.
     """
-    rows: list[Fleet | NodeGroup] = list(
-        _costs_seen(actor, Fleet.objects.filter(phase__in=FLEET_BILLED).select_related("cluster", "team"))
-    )
-    groups = NodeGroup.objects.exclude(phase=GroupPhase.DELETED).filter(observed_nodes__gt=0)
-    rows += _costs_seen(actor, groups.select_related("cluster", "team"))
+    rows: list[Fleet | NodeGroup] = list(_fleets_burning(actor).select_related("cluster", "team"))
+    rows += _groups_burning(actor).select_related("cluster", "team")
     found = [(row, (row.usd_per_hour or Decimal(0)) * row.observed_nodes) for row in rows]
     return sorted(found, key=lambda pair: -pair[1])
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('capacity', '0003_orphan_file_systems'),
+        ('capacity', '0004_payment_pending'),
     ]
 
     operations = [
