@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from tests.demo_rows import _Seed
@@ -385,6 +386,7 @@ def _parallelcluster(seed: _Seed) -> None:
         min_nodes=2,
         queue="train",
         is_adopted=True,
+        usd_per_hour=Decimal("55.04"),
         phase="ACTIVE",
         observed_nodes=2,
         target_nodes=8,

@@ -14,6 +14,7 @@ from apps.clusters.managed_rules import PCS_SIZES
 from apps.clusters.models import Cluster
 from apps.clusters.states import KINDS_HYPERPOD, KINDS_SLURM, ClusterKind, ClusterPhase, GroupPhase, GroupSource
 from apps.core import clock, units
+from apps.core.said import Said
 
 
 def _joined(*parts: str) -> str:
@@ -21,11 +22,12 @@ def _joined(*parts: str) -> str:
 
 
 def _ended(text: object) -> str:
-    """The worker's words as a sentence: a capital letter and a full stop; nothing stays nothing."""
+    """The worker's words as a sentence: a full stop, and a capital unless it is AWS's own; nothing stays nothing."""
     words = str(text or "").strip()
     if not words:
         return ""
-    words = words[0].upper() + words[1:]
+    if isinstance(text, Said):
+        words = words[0].upper() + words[1:]
     return words if words[-1] in ".!?…" else f"{words}."
 
 

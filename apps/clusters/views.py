@@ -69,7 +69,7 @@ from apps.clusters.topology import placement_quality
 from apps.connections.selectors import accounts_visible_to
 from apps.connections.services import AccountInUse
 from apps.core import clock
-from apps.core.errors import InvalidInput, Refusal
+from apps.core.errors import Elsewhere, InvalidInput, Refusal
 from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx, posted_version, typed_name
 from apps.core.lists import listing
@@ -276,8 +276,11 @@ class _FleetForm(Page):
     abstract = True
 
     def cluster(self, uid: str) -> Cluster:
-        """The cluster the fleet is for. Raises NotFound."""
-        return cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        """The cluster the fleet is for. Raises NotFound; where AWS keeps the cluster, machines come in groups."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        if cluster.is_managed:
+            raise Elsewhere(reverse("group-new", args=[cluster.uid]))
+        return cluster
 
     def form(self, cluster: Cluster, data: Any = None, initial: dict[str, Any] | None = None) -> FleetForm:
         """The form with what this person may choose."""

@@ -19,16 +19,28 @@ from apps.capacity.selectors import (
     reservation_sentence,
 )
 from apps.capacity.states import PURCHASE_COLOURS
+from apps.clusters.managed_selectors import groups_visible_to
+from apps.clusters.managed_words import group_sentence
 from apps.clusters.models import Fleet
 from apps.clusters.selectors import (
     Capacity,
     capacities,
+    cluster_sentence,
     clusters_visible_to,
     fleet_sentence,
     fleets_visible_to,
     nodes_visible_to,
 )
-from apps.clusters.states import FLEET_COLOURS, FLEET_LIVE, FLEET_WORKING, NODE_COLOURS, FleetPhase
+from apps.clusters.states import (
+    FLEET_COLOURS,
+    FLEET_LIVE,
+    FLEET_WORKING,
+    GROUP_COLOURS,
+    NODE_COLOURS,
+    ClusterPhase,
+    FleetPhase,
+    GroupPhase,
+)
 from apps.core import clock
 from apps.costs.selectors import Standing, charged_by_day, standings_of
 from apps.costs.states import Unit
@@ -121,11 +133,38 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
             Need(FLEET_COLOURS[f.phase], str(f), fleet_sentence(f), _fleet_address(f), f.phase_since)
             for f in broken[:most]
         ]
+        needs += _kept_needs(actor, most)
     needs += [
         Need(ORPHAN_COLOURS[o.phase], o.provider_id, orphan_sentence(o), page_address("orphans"), o.first_seen_at)
         for o in orphans_visible_to(actor).filter(phase=OrphanPhase.FOUND)[:most]
     ]
     return sorted(needs, key=lambda n: (n.colour != "bad", -n.at.timestamp()))[:most]
+
+
+def _kept_needs(actor: Actor, most: int) -> list[Need]:
+    """Clusters that AWS could not make, and node groups in trouble, of those that are not being deleted."""
+    failed = clusters_visible_to(actor).filter(phase=ClusterPhase.FAILED, delete_requested_at__isnull=True)
+    groups = groups_visible_to(actor).filter(
+        phase__in=[GroupPhase.FAILED, GroupPhase.DEGRADED],
+        delete_requested_at__isnull=True,
+        cluster__delete_requested_at__isnull=True,
+    )
+    return [
+        *(
+            Need("bad", c.name, cluster_sentence(c, capacities([c])[0]), page_address("cluster", c.uid), c.phase_since)
+            for c in failed[:most]
+        ),
+        *(
+            Need(
+                GROUP_COLOURS[g.phase],
+                f"{g.cluster.name}/{g.name}",
+                group_sentence(g),
+                page_address("group", g.uid),
+                g.phase_since,
+            )
+            for g in groups.order_by("-phase_since", "-id")[:most]
+        ),
+    ]
 
 
 def _capacity_needs(actor: Actor) -> list[Need]:

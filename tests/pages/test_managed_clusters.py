@@ -359,3 +359,15 @@ def test_a_new_cluster_begins_with_its_kind(sign_in: SignIn, more: DemoRows) -> 
     assert 'href="/clusters/adopt/eks"' in adopting, "the choice to adopt stays"
     assert sign_in("operator").get("/clusters/new/nomad").status_code == 404
     assert sign_in("operator").get("/clusters/new/slurm").status_code == 404
+
+
+def test_operators_are_told_at_home_what_failed(sign_in: SignIn, more: DemoRows) -> None:
+    text = sign_in("operator").get("/").content.decode()
+    assert f"/clusters/{more.clusters['noether'].uid}" in text
+    assert f"/clusters/{more.clusters['noether'].uid}" not in sign_in("owner").get("/").content.decode()
+
+
+def test_machines_of_such_a_cluster_come_in_groups(sign_in: SignIn, more: DemoRows) -> None:
+    uid = more.clusters["shannon"].uid
+    answer = sign_in("operator").get(f"/clusters/{uid}/fleets/new")
+    assert answer["Location"] == f"/clusters/{uid}/groups/new"
