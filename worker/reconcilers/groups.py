@@ -113,8 +113,9 @@ def _make(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> Ou
     desired = 0 if waits and group.cluster.kind == ClusterKind.EKS else None
     generation = group.generation
     try:
-        template = service.template_ensure(seen, group_spec(group), _token(group, "template"))
-        if template != group.launch_template_id:
+        if not group.launch_template_id and (
+            template := service.template_ensure(seen, group_spec(group), _token(group, "template"))
+        ):
             observations.group_seen(group, said(_("the launch template is there")), launch_template_id=template)
             return again(0)
         made = service.group_ensure(seen, group_spec(group, desired_nodes=desired), group.client_token)
