@@ -6,7 +6,7 @@ SLURM ?= sandbox
 VENV := .venv/bin
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
-.PHONY: help run setup setup-dev test lint format lock messages verify-main-job verify-aws screenshots clean
+.PHONY: help run setup setup-dev test lint format lock messages lab-slurm verify-main-job verify-aws screenshots clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,9 @@ lock:  ## resolve requirements/*.in anew [UPGRADE=1] (needs uv)
 messages: setup-dev  ## collect the words to translate into locale/ (needs GNU gettext)
 	@$(VENV)/python manage.py makemessages --all --no-obsolete --ignore node_modules --ignore .venv --ignore var
 	@$(VENV)/python -m portal.messages
+
+lab-slurm: setup-dev  ## a real Slurm of [VERSION=22.05|24.11|26.05] until Ctrl-C, with pretend GPUs (needs root)
+	@$(VENV)/python -m sandbox.lab run --dir /tmp/quarterdeck-slurm-$(or $(VERSION),22.05)/lab --release $(or $(VERSION),22.05) --user games
 
 verify-main-job: setup-dev  ## the main job with its figures, on the sandbox and on real Slurm
 	@exec $(VENV)/python tests/verify_main_job.py

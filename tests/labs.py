@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sandbox.lab import roots
 from sandbox.lab.lab import why_not
+from sandbox.lab.roots import OWN
 from sandbox.slurm import Settings, SlurmServer
 from sandbox.world import World
 from worker.providers.slurm import SlurmScheduler
@@ -59,8 +61,9 @@ def real_slurm_lab(
     accounting: bool | None = None,
     min_job_age_s: int = 300,
     user: str = "nobody",
+    release: str = OWN,
 ) -> Iterator[RealSlurm]:
-    """A real Slurm 22.05 until the end of the block. Check ``why_no_real_slurm()`` first.
+    """A real Slurm until the end of the block. Check ``why_no_real_slurm(release)`` first.
 
     pytest's own folders are closed to the job user, so without ``tmp`` the lab makes one that is open.
     """
@@ -69,12 +72,12 @@ def real_slurm_lab(
     lab = directory / "lab"
     words = ["--dir", str(lab), "--nodes", str(nodes), "--gpus", str(gpus), "--user", user]
     # A test run that is killed must not leave a Slurm behind.
-    words += ["--min-job-age", str(min_job_age_s), "--stop-with", str(os.getpid())]
+    words += ["--min-job-age", str(min_job_age_s), "--stop-with", str(os.getpid()), "--release", release]
     if accounting is not None:
         words.append("--accounting" if accounting else "--no-accounting")
     command = [sys.executable, "-m", "sandbox.lab"]
     try:
-        started = subprocess.run([*command, "start", *words], cwd=ROOT, capture_output=True, text=True, timeout=180)
+        started = subprocess.run([*command, "start", *words], cwd=ROOT, capture_output=True, text=True, timeout=900)
         if started.returncode != 0:
             raise RuntimeError(f"the Slurm lab did not start: {started.stderr.strip() or started.stdout.strip()}")
         yield RealSlurm(lab, json.loads((lab / "lab.json").read_text()))
@@ -84,9 +87,9 @@ def real_slurm_lab(
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def why_no_real_slurm() -> str:
-    """One sentence why no real Slurm can run here, or an empty string."""
-    return why_not()
+def why_no_real_slurm(release: str = OWN) -> str:
+    """One sentence why no real Slurm of this release can run here, or an empty string."""
+    return why_not() or ("" if release == OWN else roots.why_not_here(release))
 
 
 @dataclass

@@ -23,11 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from sandbox.lab.roots import RELEASES, why_not_here  # noqa: E402
 from tests import machine, services  # noqa: E402
 
 RESULTS = ROOT / "test-results"
 BIN = Path(sys.executable).parent
 TORCH_VERSION = "2.13.0"
+LAB = ("-m", "sandbox.lab")
 PYTHON_PATHS = ("portal", "apps", "worker", "sandbox", "runner")
 #: Folders whose tests start many processes or measure time: never beside other tests.
 ALONE = ("tests/stress", "tests/tooling")
@@ -220,13 +222,15 @@ def on_postgres(name: str, run: Run) -> Result:
     return add(side_by_side, _alone(name, run, only, **url))
 
 
-def by_marker(marker: str) -> Stage:
-    """The tests that bear a marker, one after the other."""
-
-    def run_it(name: str, run: Run) -> Result:
-        return pytest_run(name, run, ["-m", marked(marker), "tests"])
-
-    return run_it
+def on_real_slurm(name: str, run: Run) -> Result:
+    """The contract on every release that can be had here; each has its own Slurm and mostly waits for it."""
+    notes = []
+    for release in sorted(RELEASES):
+        if why_not_here(release) and run.command(f"slurm-{release}", [sys.executable, *LAB, "root", release]) != 0:
+            notes.append(f"Slurm {release} cannot be fetched here (test-results/slurm-{release}.log)")
+    found = pytest_run(name, run, ["-n", "3", "--dist", "loadscope", "-m", marked("real_slurm"), "tests"])
+    found.note = "; ".join([*notes, *filter(None, [found.note])])
+    return found
 
 
 def in_browser(name: str, run: Run) -> Result:
@@ -303,7 +307,7 @@ STAGES: dict[str, tuple[str, Stage]] = {
     "sqlite": ("tests on SQLite", on_sqlite),
     "alone": ("stress and tooling", alone),
     "postgres": ("tests on PostgreSQL", on_postgres),
-    "slurm": ("contract on real Slurm", by_marker("real_slurm")),
+    "slurm": ("contract on real Slurm", on_real_slurm),
     "browser": ("browser flows", in_browser),
     "torch": ("PyTorch examples", with_torch),
 }

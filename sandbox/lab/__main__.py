@@ -1,4 +1,4 @@
-"""Commands: ``python -m sandbox.lab start|run|stop --dir DIR``."""
+"""Commands: ``python -m sandbox.lab start|run|stop --dir DIR`` and ``root RELEASE``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from sandbox.lab import processes
+from sandbox.lab import processes, roots
 from sandbox.lab.lab import Lab, accounting_installed, why_not
 from sandbox.lab.layout import LabError, LabOptions
 from sandbox.processes import Identity, descendants, identity_of, marked
@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("start", "start in the background"), ("run", "start and stay until a signal")):
         one = commands.add_parser(name, help=text)
         one.add_argument("--dir", type=Path, required=True, help="folder of the lab, open to the job user")
+        one.add_argument("--release", default=roots.OWN, help=f"of Slurm: {roots.OWN}, {', '.join(roots.RELEASES)}")
         one.add_argument("--nodes", type=int, default=4)
         one.add_argument("--gpus", type=int, default=8, help="GPUs a node")
         one.add_argument("--user", default="nobody", help="the user jobs run as")
@@ -38,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
             help="slurmdbd on an own MariaDB; on by default where the packages are there",
         )
     commands.add_parser("stop", help="end a lab").add_argument("--dir", type=Path, required=True)
+    fetch = commands.add_parser("root", help="fetch a newer Slurm from the Debian that has it, once")
+    fetch.add_argument("release", choices=sorted(roots.RELEASES))
     return parser
 
 
@@ -46,9 +49,12 @@ def _options(arguments: argparse.Namespace) -> LabOptions:
         raise LabError(f"--nodes must be between 1 and 64, not {arguments.nodes}")
     if not 1 <= arguments.gpus <= 16:
         raise LabError(f"--gpus must be between 1 and 16, not {arguments.gpus}")
+    root = None if arguments.release == roots.OWN else roots.make_root(arguments.release)
     accounting = accounting_installed() if arguments.accounting is None else arguments.accounting
     return LabOptions(
         directory=arguments.dir.resolve(),
+        release=arguments.release,
+        root=root,
         nodes=arguments.nodes,
         gpus=arguments.gpus,
         accounting=accounting,
@@ -112,7 +118,7 @@ def _start(arguments: argparse.Namespace) -> None:
     words = [
         sys.executable, "-m", "sandbox.lab", "run", "--dir", str(options.directory),
         "--nodes", str(options.nodes), "--gpus", str(options.gpus), "--user", options.user,
-        "--min-job-age", str(options.min_job_age_s),
+        "--min-job-age", str(options.min_job_age_s), "--release", options.release,
         "--accounting" if options.accounting else "--no-accounting",
     ]  # fmt: skip
     if arguments.stop_with:
@@ -152,15 +158,19 @@ def _stop(arguments: argparse.Namespace) -> None:
     print("lab: stopped")
 
 
+def _root(arguments: argparse.Namespace) -> None:
+    print(f"lab: Slurm {arguments.release} is in {roots.make_root(arguments.release)}")
+
+
 def main() -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args()
-    impossible = why_not() if arguments.command != "stop" else ""
+    impossible = why_not() if arguments.command in ("start", "run") else ""
     if impossible:
         print(f"lab: {impossible}", file=sys.stderr)
         return EXIT_IMPOSSIBLE
     try:
-        {"run": _run, "start": _start, "stop": _stop}[arguments.command](arguments)
+        {"run": _run, "start": _start, "stop": _stop, "root": _root}[arguments.command](arguments)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sandbox.lab import processes
+from sandbox.lab import processes, roots
 from sandbox.lab.layout import (
     ACCOUNTING_PROGRAMS,
     PACKAGES,
@@ -24,6 +24,7 @@ from sandbox.lab.layout import (
     LabError,
     LabOptions,
     Ports,
+    cgroup_conf,
     check_reachable,
     gres_conf,
     slurm_conf,
@@ -38,8 +39,13 @@ _PR_SET_PDEATHSIG = 1
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def program(name: str) -> str:
-    """The program's path. Raises LabError naming the packages when it is not installed."""
+def program(name: str, root: Path | None = None) -> str:
+    """The program's path, inside ``root`` if given. Raises LabError naming the packages when it is not installed."""
+    if root is not None:
+        for folder in _SEARCH_PATH.split(":"):
+            if (root / folder.lstrip("/") / name).exists():
+                return f"{folder}/{name}"
+        raise LabError(f"{name} is not in {root}; remove that folder and it is made again")
     found = shutil.which(name, path=_SEARCH_PATH)
     if found is None:
         raise LabError(f"{name} is not installed; a lab needs Debian's packages: {PACKAGES}")
@@ -66,8 +72,16 @@ def why_not() -> str:
     return ""
 
 
-def _die_with_parent() -> None:
-    """Run in the child before exec: end when the supervisor is killed, so that no daemon stays behind."""
+def _become(root: Path | None, folder: Path, uid: int, gid: int) -> None:
+    """Run in the child before exec: enter the root, become the user, and end when the supervisor is killed.
+
+    The kernel forgets the last of these when the user changes, so it comes last.
+    """
+    if root is not None:
+        processes.enter(root, str(folder))
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
@@ -115,6 +129,8 @@ class Lab:
         self._file("jwt.key", secrets.token_bytes(32), "slurm", 0o600)
         self._file("plugstack.conf", b"", "slurm", 0o644)
         self._file("slurm.conf", slurm_conf(self.options, self.ports, self.host).encode(), "slurm", 0o644)
+        if self.options.root is not None:
+            self._file("cgroup.conf", cgroup_conf().encode(), "slurm", 0o644)
         self._file("gres.conf", gres_conf(self.options).encode(), "slurm", 0o644)
 
     def _folder(self, name: str, owner: str, mode: int) -> Path:
@@ -147,19 +163,18 @@ class Lab:
 
     def _start(self, name: str, command: Sequence[str], *, user: str = "root", **more: str) -> None:
         account = pwd.getpwnam(user)
+        # Munge is the machine's own, whatever Slurm asks it.
+        root = self.options.root if command[0].startswith("slurm") else None
         with (self.directory / "log" / f"{name}.out").open("ab") as output:
             child = subprocess.Popen(
-                [program(command[0]), *command[1:]],
+                [program(command[0], root), *command[1:]],
                 env=self.environment(**more),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=self.directory,
                 start_new_session=True,
-                user=account.pw_uid,
-                group=account.pw_gid,
-                extra_groups=[],
-                preexec_fn=_die_with_parent,
+                preexec_fn=lambda: _become(root, self.directory, account.pw_uid, account.pw_gid),
             )
         self._daemons[name] = child.pid
 
@@ -186,13 +201,16 @@ class Lab:
 
     def command(self, *words: str) -> tuple[int, str]:
         """Run a Slurm command against this lab; its exit code and output."""
-        return processes.run([program(words[0]), *words[1:]], environment=self.environment())
+        root = self.options.root
+        return processes.run([program(words[0], root), *words[1:]], environment=self.environment(), root=root)
 
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Bring all daemons up until every node is IDLE and slurmrestd answers. Raises LabError; then call ``stop``."""
         self._prepare()
+        if self.options.root is not None:
+            roots.enter_namespace(self.options.root, self.directory)
         try:
             self._start_all()
         except (TimeoutError, OSError) as error:
@@ -225,10 +243,9 @@ class Lab:
             self._tell(f"slurmd {name}")
             self._start(f"slurmd-{name}", ["slurmd", "-D", "-N", name, "-f", f"{d}/slurm.conf"])
         self._tell("slurmrestd")
-        plugins = "openapi/v0.0.38" + (",openapi/dbv0.0.38" if self.options.accounting else "")
         self._start(
             "slurmrestd",
-            ["slurmrestd", "-a", "rest_auth/jwt", "-s", plugins, f"127.0.0.1:{self.ports.slurmrestd}"],
+            ["slurmrestd", "-a", "rest_auth/jwt", "-s", self._plugins(), f"127.0.0.1:{self.ports.slurmrestd}"],
             # slurmrestd refuses to run as root or as SlurmUser.
             user="daemon" if self.options.user != "daemon" else "nobody",
             SLURM_JWT="daemon",
@@ -236,6 +253,13 @@ class Lab:
         self._wait("slurmrestd", lambda: processes.port_answers(self.ports.slurmrestd))
         self._wait("the nodes", self._nodes_idle)
         self._write_description()
+
+    def _plugins(self) -> str:
+        """Of 22.05 one a version; later one for all. That of slurmdbd fails to load where there is none."""
+        names = ["openapi/v0.0.38", "openapi/dbv0.0.38"]
+        if self.options.root is not None:
+            names = ["openapi/slurmctld", "openapi/slurmdbd"]
+        return ",".join(names if self.options.accounting else names[:1])
 
     def _nodes_idle(self) -> bool:
         code, text = self.command("sinfo", "-h", "-N", "-o", "%T")
@@ -318,13 +342,24 @@ class Lab:
             "gpus_per_node": self.options.gpus,
             "gpu_type": "h100",
             "accounting": self.options.accounting,
-            "scontrol": [program("env"), f"SLURM_CONF={d}/slurm.conf", program("scontrol")],
+            "release": self.options.release,
+            "scontrol": self._words("scontrol"),
+            "sbatch": self._words("sbatch"),
+            "sacctmgr": self._words("sacctmgr"),
             "slurm_conf": str(d / "slurm.conf"),
             "work_dir": str(d / "work"),
             "log_dir": str(d / "log"),
             "supervisor": {"pid": os.getpid(), "started": own.started if own else 0},
             "daemons": dict(self._daemons),
         }
+
+    def _words(self, name: str) -> list[str]:
+        """How a Slurm command is run against this lab from outside."""
+        inside = [f"SLURM_CONF={self.directory}/slurm.conf", program(name, self.options.root)]
+        if self.options.root is None:
+            return [program("env"), *inside]
+        into = [program("nsenter"), "--mount", f"--target={os.getpid()}"]
+        return [*into, program("chroot"), str(self.options.root), "/usr/bin/env", *inside]
 
     def _write_description(self) -> None:
         target = self.directory / "lab.json"

@@ -25,9 +25,14 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class LabOptions:
-    """What to start: ``nodes`` machines of ``gpus`` GPUs each, jobs running as ``user``."""
+    """What to start: ``nodes`` machines of ``gpus`` GPUs each, jobs running as ``user``.
+
+    ``release`` is Slurm's; any but the machine's own needs ``root``, the folder that holds it.
+    """
 
     directory: Path
+    release: str = "22.05"
+    root: Path | None = None
     nodes: int = 4
     gpus: int = 8
     accounting: bool = True
@@ -145,6 +150,11 @@ def gres_conf(options: LabOptions) -> str:
     """The text of gres.conf. Without ``File=`` a node registers no GPU and is set to INVAL."""
     files = f"{options.directory}/gpu/nvidia" + (f"[0-{options.gpus - 1}]" if options.gpus > 1 else "0")
     return "".join(f"NodeName={name} Name=gpu Type=h100 File={files}\n" for name in options.node_names)
+
+
+def cgroup_conf() -> str:
+    """The text of cgroup.conf: from 23.11 on Slurm looks for cgroups unless told not to."""
+    return "CgroupPlugin=disabled\n"
 
 
 def slurmdbd_conf(options: LabOptions, ports: Ports, host: str, password: str) -> str:

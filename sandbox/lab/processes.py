@@ -38,6 +38,12 @@ def only_one(directory: Path) -> Iterator[None]:
         yield
 
 
+def enter(root: Path, folder: str) -> None:
+    """Run in a child before exec: make ``root`` its root and ``folder`` in it its working directory."""
+    os.chroot(root)
+    os.chdir(folder)
+
+
 def end_all(pids: Callable[[], Iterable[int]], *, grace_s: float) -> list[int]:
     """SIGTERM to all that ``pids`` names, SIGKILL to what is left after ``grace_s``; returns what still lives."""
     for pid in pids():
@@ -108,11 +114,19 @@ def port_answers(port: int) -> bool:
         return False
 
 
-def run(command: Sequence[str], *, environment: Mapping[str, str], timeout_s: float = 30.0) -> tuple[int, str]:
-    """Run a command to its end; its exit code and both outputs. A time-out counts as exit code 124."""
+def run(
+    command: Sequence[str], *, environment: Mapping[str, str], timeout_s: float = 30.0, root: Path | None = None
+) -> tuple[int, str]:
+    """Run a command to its end, inside ``root`` if given; its exit code and both outputs. A time-out counts as 124."""
     try:
         done = subprocess.run(
-            list(command), env=dict(environment), capture_output=True, text=True, timeout=timeout_s, check=False
+            list(command),
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            preexec_fn=None if root is None else lambda: enter(root, "/"),
         )
     except subprocess.TimeoutExpired:
         return 124, f"{command[0]} did not end within {timeout_s:.0f} s"

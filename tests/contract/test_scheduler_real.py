@@ -1,4 +1,4 @@
-"""The scheduler contract on a real Slurm 22.05 on this machine."""
+"""The scheduler contract on real Slurm on this machine: its own 22.05, and 24.11 and 26.05 from newer Debian."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.contract.scheduler_contract import SchedulerContract
 from tests.labs import RealSlurm, real_slurm_lab, why_no_real_slurm
 from worker.providers.slurm import SlurmScheduler
 
-pytestmark = [
-    pytest.mark.contract,
-    pytest.mark.real_slurm,
-    pytest.mark.skipif(bool(why_no_real_slurm()), reason=why_no_real_slurm() or "it can run here"),
-]
+pytestmark = [pytest.mark.contract, pytest.mark.real_slurm]
+
+
+def needs(release: str) -> pytest.MarkDecorator:
+    reason = why_no_real_slurm(release)
+    return pytest.mark.skipif(bool(reason), reason=reason or "it can run here")
 
 
 class RealSite:
-    api_version = "v0.0.38"
-    release = "22.05.8"
-    accounting_tells_exit_codes = False
-
-    def __init__(self, lab: RealSlurm) -> None:
+    def __init__(self, lab: RealSlurm, api_version: str, release: str) -> None:
         self.lab = lab
+        self.api_version = api_version
+        self.release = release
+        self.accounting_tells_exit_codes = api_version != "v0.0.38"
         self.user = lab.access.user_name
         self.jwt_key = Path(lab.description["jwt_key"]).read_bytes()
         self.work_dir = Path(lab.description["work_dir"])
@@ -36,18 +36,39 @@ class RealSite:
         return self.lab.scheduler(**changes)
 
 
-class TestRealSlurm(SchedulerContract):
+@needs("22.05")
+class TestSlurm2205(SchedulerContract):
     @pytest.fixture(scope="class")
     @classmethod
     def site(cls) -> Iterator[RealSite]:
         # The queue forgets on a sweep every minute; the shortest age makes it forget at the next one.
         with real_slurm_lab(min_job_age_s=2) as lab:
-            yield RealSite(lab)
+            yield RealSite(lab, "v0.0.38", "22.05.8")
 
 
+@needs("24.11")
+class TestSlurm2411(SchedulerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def site(cls) -> Iterator[RealSite]:
+        with real_slurm_lab(min_job_age_s=2, release="24.11") as lab:
+            yield RealSite(lab, "v0.0.42", "24.11.5")
+
+
+@needs("26.05")
+class TestSlurm2605(SchedulerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def site(cls) -> Iterator[RealSite]:
+        # From 26.05 on Slurm takes no jobs of the user or the group nobody.
+        with real_slurm_lab(min_job_age_s=2, release="26.05", user="games") as lab:
+            yield RealSite(lab, "v0.0.45", "26.05.5")
+
+
+@needs("22.05")
 class TestRealBeacons(BeaconContract):
     @pytest.fixture(scope="class")
     @classmethod
     def site(cls) -> Iterator[RealSite]:
         with real_slurm_lab(nodes=2) as lab:
-            yield RealSite(lab)
+            yield RealSite(lab, "v0.0.38", "22.05.8")

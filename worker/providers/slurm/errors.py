@@ -127,6 +127,7 @@ _SCONTROL = (
     ("Invalid job id specified", INVALID_JOB_ID),
     ("Invalid node name specified", INVALID_NODE_NAME),
     ("Invalid node state specified", INVALID_NODE_STATE),
+    ("Invalid node state transition", INVALID_NODE_STATE),
     ("Access/permission denied", 2002),
     ("Invalid user id", 2010),
     ("Unable to contact slurm controller", 1800),
