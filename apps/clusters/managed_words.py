@@ -37,7 +37,7 @@ def managed_sentence(cluster: Cluster, nodes: int, groups: tuple[int, int]) -> s
     facts = {"since": since, "kind": cluster.get_kind_display()}
     message = _ended(cluster.message)
     account = cluster.account
-    halt = _("The account is paused: nothing is read or changed.") if account is not None and account.is_paused else ""
+    halt = _("The account is paused.") if account is not None and account.is_paused else ""
     match cluster.phase:
         case ClusterPhase.DELETED if cluster.is_adopted:
             return _("Left the portal %(since)s ago; in AWS it goes on.") % facts

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext_noop as _
+
 from apps.clusters import observations
 from apps.clusters.selectors import node_by_uid
-from apps.clusters.states import NodePhase
+from apps.clusters.states import KINDS_SLURM, NodePhase
+from apps.core.said import said
 from apps.intents.services import intent_ask
 from worker import doors
 from worker.engine import DONE, Outcome
@@ -21,6 +24,14 @@ def drain(uid: str) -> Outcome:
         return DONE
     is_drained = node.phase in (NodePhase.DRAINING, NodePhase.DRAINED)
     if wants_drain and is_drained and node.observed_reason == node.drain_reason:
+        return DONE
+    if node.cluster.is_managed and not node.cluster.takes_jobs:
+        # Nobody here can tell a scheduler: Kubernetes is told by its own tools, a Slurm without a token by scontrol.
+        if node.cluster.kind in KINDS_SLURM:
+            text = _("the portal has no way to this scheduler: scontrol update nodename=%(name)s state=drain reason=…")
+        else:
+            text = _("Kubernetes is told by its own tools: kubectl cordon %(name)s")
+        observations.drain_unsupported(node, said(text, name=node.name))
         return DONE
     scheduler = doors.scheduler_for(node.cluster)
     try:
