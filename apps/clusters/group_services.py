@@ -44,7 +44,7 @@ from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import FieldProblem, InvalidInput, Refusal, TransitionConflict
 from apps.intents.services import intent_ask
-from apps.teams.permissions import Actor
+from apps.teams.permissions import Actor, system_actor
 
 ACT_INTENT = "node.act"
 #: Phases in which groups may be added to a cluster.
@@ -196,6 +196,22 @@ def group_delete(*, actor: Actor, group: NodeGroup, expected_version: int) -> No
             record(actor, "group.delete", "group", group.uid, team_id=group.team_id, before=before)
             what = f"deletion asked for by {actor.name}"
             event("group", group.uid, "GroupDeleteRequested", what, team_id=group.team_id)
+        intent_ask(GROUP_INTENT, group.uid)
+
+
+def group_end(group: NodeGroup, reason: str) -> None:
+    """The portal's own decision to give the machines of a group back whose capacity ends; jobs do not keep them."""
+    with transaction.atomic():
+        changed = (
+            NodeGroup.objects.filter(pk=group.pk, version=group.version)
+            .exclude(nodes=0)
+            .update(nodes=0, min_nodes=0, generation=group.generation + 1, version=group.version + 1)
+        )
+        if changed:
+            before, after = {"nodes": group.nodes, "min_nodes": group.min_nodes}, {"nodes": 0, "reason": reason}
+            record(system_actor("block clock"), "group.resize", "group", group.uid, before=before, after=after)
+            what = f"from {group.nodes} to 0 nodes, asked for by {reason}"
+            event("group", group.uid, "GroupResized", what, team_id=group.team_id, data={"from": group.nodes, "to": 0})
         intent_ask(GROUP_INTENT, group.uid)
 
 

@@ -318,6 +318,13 @@ class Node(Recorded):
         """The name."""
         return self.name
 
+    @property
+    def reserved_in(self) -> Reservation | None:
+        """The reservation of the fleet or group that it belongs to."""
+        if self.fleet is not None:
+            return self.fleet.reservation
+        return self.group.reservation if self.group is not None else None
+
 
 class PreflightRun(Recorded):
     """A check of a fleet that is not made yet, asked for by a person; the worker makes it and writes what it found.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -11,6 +12,7 @@ from django.db.models import Count, Model, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from apps.capacity.models import Reservation
 from apps.clusters.group_models import NodeGroup
 from apps.clusters.managed_selectors import group_counts
 from apps.clusters.managed_words import managed_sentence
@@ -152,6 +154,12 @@ def gpu_types_of(clusters: list[Cluster]) -> dict[str, list[str]]:
 def live_nodes(cluster: Cluster) -> dict[str, Node]:
     """Nodes of a cluster that exist, by name."""
     return {n.name: n for n in Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)}
+
+
+def nodes_reserved(rows: Iterable[Reservation]) -> QuerySet[Node]:
+    """Nodes, gone ones too, of fleets and groups that these reservations serve."""
+    found = list(rows)
+    return Node.objects.filter(Q(fleet__reservation__in=found) | Q(group__reservation__in=found))
 
 
 @dataclass(frozen=True)

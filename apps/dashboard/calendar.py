@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce
 
 from apps.capacity.models import Reservation
 from apps.capacity.selectors import unused_usd_per_hour
 from apps.capacity.states import COLOURS, LIVE, PREPAID
-from apps.clusters.models import Node
+from apps.clusters.selectors import nodes_reserved
 from apps.core import clock
 from apps.jobs.models import Attempt, Job
 from apps.jobs.selectors import jobs_visible_to
@@ -150,8 +151,8 @@ def _jobs(
 ) -> dict[int, list[tuple[Job, datetime, datetime]]]:
     """Jobs the actor may see by the reservation whose nodes they ran on, with their span."""
     where: dict[tuple[int, str], int] = {}
-    nodes = Node.objects.filter(fleet__reservation__in=rows)
-    for cluster_id, name, reservation_id in nodes.values_list("cluster_id", "name", "fleet__reservation_id"):
+    reserved = Coalesce("fleet__reservation_id", "group__reservation_id")
+    for cluster_id, name, reservation_id in nodes_reserved(rows).values_list("cluster_id", "name", reserved):
         where[(cluster_id, name)] = reservation_id
     if not where:
         return {}

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from apps.capacity.models import Reservation
 from apps.capacity.observations import charged_until
-from apps.clusters.models import Node
+from apps.clusters.selectors import nodes_reserved
 from apps.core import clock
 from apps.costs import services as ledger
 from apps.costs.states import Unit
@@ -32,7 +32,7 @@ def charge_hours(reservation: Reservation) -> int:
         return 0
     at = r.charged_until or r.start_at
     last = min(r.end_at, clock.now() - SETTLED)
-    names = set(Node.objects.filter(fleet__reservation=r).values_list("cluster_id", "name"))
+    names = set(nodes_reserved([r]).values_list("cluster_id", "name"))
     done = 0
     while at < last and done < MOST_HOURS:
         until = min(at + _HOUR, r.end_at)

@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
 from django.utils.translation import gettext_noop as _
 
 from apps.capacity.rules import minutes_left
 from apps.capacity.states import BLOCKS
-from apps.clusters.models import Cluster, Fleet, Node
+from apps.clusters.models import Cluster, Node
 from apps.clusters.states import NodePhase
 from apps.core import clock
 from apps.core.said import Said, said
@@ -53,7 +54,7 @@ class Room:
 
 def minutes_left_on(node: Node) -> int | None:
     """How long a job that starts now may run on a node: until its block is given back; None where nothing ends it."""
-    reservation = node.fleet.reservation if node.fleet is not None else None
+    reservation = node.reserved_in
     if reservation is None:
         return None
     return minutes_left(reservation.kind, reservation.end_at, clock.now())
@@ -61,9 +62,10 @@ def minutes_left_on(node: Node) -> int | None:
 
 def nodes_ending_before(cluster: Cluster, time_limit_min: int) -> list[str]:
     """Names of nodes whose block ends before a job of this length would."""
-    rows = Node.objects.filter(cluster=cluster, fleet__reservation__end_at__isnull=False).exclude(phase=NodePhase.GONE)
+    ends = Q(fleet__reservation__end_at__isnull=False) | Q(group__reservation__end_at__isnull=False)
+    rows = Node.objects.filter(ends, cluster=cluster).exclude(phase=NodePhase.GONE)
     found = []
-    for node in rows.select_related("fleet__reservation"):
+    for node in rows.select_related("fleet__reservation", "group__reservation"):
         left = minutes_left_on(node)
         if left is not None and left < time_limit_min:
             found.append(node.name)
@@ -85,7 +87,8 @@ def trimmed_limit(most_min: int) -> int:
 
 def room_for(job: Job, excluded: Collection[str] = ()) -> Room:
     """What is left to a job on the nodes it could use, those ``excluded`` left out. One query where no block is."""
-    if not Fleet.objects.filter(cluster_id=job.cluster_id, reservation__kind__in=BLOCKS).exists():
+    in_block = Q(fleet__reservation__kind__in=BLOCKS) | Q(group__reservation__kind__in=BLOCKS)
+    if not Node.objects.filter(in_block, cluster_id=job.cluster_id).exists():
         return Room()
     nodes = usable_nodes(job.cluster, job.gpu_type, job.gpus_per_node, job.partition)
     nodes = [n for n in nodes if n.name not in excluded]
@@ -95,7 +98,7 @@ def room_for(job: Job, excluded: Collection[str] = ()) -> Room:
     forbidden = frozenset(name for name, minutes in left.items() if minutes < least)
     late = full if len(nodes) - len(full) >= job.nodes else forbidden
     most = longest_limit(nodes, job.nodes)
-    ending = [n.fleet.reservation for n in nodes if n.name in left and n.fleet is not None and n.fleet.reservation]
+    ending = [n.reserved_in for n in nodes if n.name in left and n.reserved_in is not None]
     first = min(ending, key=lambda r: (r.end_at is None, r.end_at, r.pk), default=None)
     return Room(
         late=late,

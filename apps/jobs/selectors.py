@@ -272,7 +272,8 @@ def usable_nodes(cluster: Cluster, gpu_type: str = "", gpus_per_node: int = 0, p
     A partition that no node names narrows nothing: it is refused elsewhere, by its name.
     """
     rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE)
-    rows = rows.exclude(fleet__delete_requested_at__isnull=False).select_related("fleet__reservation")
+    rows = rows.exclude(fleet__delete_requested_at__isnull=False).exclude(group__delete_requested_at__isnull=False)
+    rows = rows.select_related("fleet__reservation", "group__reservation")
     if gpu_type:
         rows = rows.filter(gpu_type=gpu_type)
     found = [n for n in rows if n.gpus >= gpus_per_node]

@@ -167,7 +167,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
 
 def _block_price(node: Node) -> tuple[Decimal, str] | None:
     """The rate of the block that a node belongs to and where it comes from; None for any other node."""
-    reservation = node.fleet.reservation if node.fleet is not None else None
+    reservation = node.reserved_in
     if reservation is None or reservation.kind not in PREPAID or reservation.usd_per_hour is None or not node.gpus:
         return None
     words = said(gettext_noop("the upfront price of %(name)s, spread over its hours"), name=str(reservation))

@@ -265,7 +265,7 @@ def _resize(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster, fou
     generation = group.generation
     if generation <= group.observed_generation:
         return None
-    if group.reservation is not None and found.target_nodes != group.nodes:
+    if group.reservation is not None and group.nodes > (found.target_nodes or 0):
         if over := reservation_over(group):
             observations.group_wish_met(group, generation)
             return _say(group, over, NEXT_S)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import structlog
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.utils.translation import gettext_noop as _
 
 from apps.capacity import observations as obs
@@ -19,9 +19,13 @@ from apps.capacity.models import Reservation
 from apps.capacity.selectors import reservation_by_uid
 from apps.capacity.states import BLOCKS, LIVE, PREPAID, PurchasePhase, ReservationPhase
 from apps.clusters.fleet_services import FLEET_INTENT, fleet_end
+from apps.clusters.group_models import NodeGroup
+from apps.clusters.group_services import group_end
+from apps.clusters.managed_services import GROUP_INTENT
 from apps.clusters.models import Fleet, Node
+from apps.clusters.selectors import nodes_reserved
 from apps.clusters.services import node_drain, node_resume
-from apps.clusters.states import FleetPhase, NodePhase
+from apps.clusters.states import FleetPhase, GroupPhase, NodePhase
 from apps.core import clock
 from apps.core.said import said
 from apps.intents.services import intent_ask
@@ -68,6 +72,9 @@ def watch(uid: str) -> Outcome:
         return again(TICK_S)
     for fleet in fleets_in(row).filter(capacity_refusals=0, launched_at__isnull=True):
         intent_ask(FLEET_INTENT, fleet.uid)
+    for group in groups_in(row).filter(generation__gt=F("observed_generation")):
+        # Made without nodes, or not at all, until it begins.
+        intent_ask(GROUP_INTENT, group.uid)
     if row.kind in BLOCKS and row.end_at is not None:
         return _before_the_end(row)
     return again(TICK_S)
@@ -78,10 +85,15 @@ def fleets_in(row: Reservation) -> QuerySet[Fleet]:
     return Fleet.objects.filter(reservation=row).exclude(phase=FleetPhase.DELETED).select_related("cluster")
 
 
+def groups_in(row: Reservation) -> QuerySet[NodeGroup]:
+    """Node groups of AWS's services that take their machines from it and exist."""
+    return NodeGroup.objects.filter(reservation=row).exclude(phase=GroupPhase.DELETED).select_related("cluster")
+
+
 def attempts_in(row: Reservation) -> list[Attempt]:
     """Attempts that run on its machines."""
     found: dict[int, Attempt] = {}
-    nodes = Node.objects.filter(fleet__reservation=row).exclude(phase=NodePhase.GONE).select_related("cluster")
+    nodes = nodes_reserved([row]).exclude(phase=NodePhase.GONE).select_related("cluster")
     by_cluster: dict[int, list[Node]] = {}
     for node in nodes:
         by_cluster.setdefault(node.cluster_id, []).append(node)
@@ -139,7 +151,7 @@ def _drain_words(row: Reservation) -> str:
 
 def _drain(row: Reservation) -> None:
     actor = system_actor(BLOCK_CLOCK)
-    nodes = Node.objects.filter(fleet__reservation=row).exclude(phase=NodePhase.GONE)
+    nodes = nodes_reserved([row]).exclude(phase=NodePhase.GONE)
     for node in nodes.filter(drain_requested_at__isnull=True):
         node_drain(actor=actor, node=node, reason=f"{_drain_words(row)} {row.end_at:%Y-%m-%d %H:%M} UTC")
 
@@ -147,7 +159,7 @@ def _drain(row: Reservation) -> None:
 def _take_up_again(row: Reservation) -> None:
     """Nodes that were drained for an end which an extension has moved take jobs again."""
     actor = system_actor(BLOCK_CLOCK)
-    drained = Node.objects.filter(fleet__reservation=row, drain_reason__startswith=_drain_words(row))
+    drained = nodes_reserved([row]).filter(drain_reason__startswith=_drain_words(row))
     for node in drained.filter(drain_requested_at__isnull=False).exclude(phase=NodePhase.GONE):
         node_resume(actor=actor, node=node)
 
@@ -176,4 +188,9 @@ def _give_back(row: Reservation) -> Outcome:
         busy = Node.objects.filter(fleet=fleet, gpus_used__gt=0).exclude(phase=NodePhase.GONE).exists()
         if graced or not busy:
             fleet_end(fleet, f"{row} ends")
-    return again(10 if left else TICK_S)
+    emptied = groups_in(row).filter(delete_requested_at__isnull=True, nodes__gt=0)
+    for group in emptied:
+        busy = Node.objects.filter(group=group, gpus_used__gt=0).exclude(phase=NodePhase.GONE).exists()
+        if graced or not busy:
+            group_end(group, f"{row} ends")
+    return again(10 if left or emptied else TICK_S)
