@@ -80,5 +80,5 @@ def test_a_drain_where_no_scheduler_is_connected_says_so(group: NodeGroup) -> No
         reservations.watch(group.reservation.uid)  # type: ignore[union-attr]
     nodes.drain(node.uid)
     node.refresh_from_db()
-    assert "cluster's own tools" in node.observed_reason
+    assert "kubectl cordon" in node.observed_reason
     assert Event.objects.filter(object_uid=node.uid, kind="DrainUnsupported").exists()
