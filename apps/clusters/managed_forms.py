@@ -12,7 +12,15 @@ from django.utils.translation import gettext_lazy
 from apps.clusters import group_rules
 from apps.clusters.group_forms import GroupForm
 from apps.clusters.managed_fields import WordsField, security_groups_field, subnets_field, text_field
-from apps.clusters.managed_rules import EKS_ADDONS, EKS_ADDONS_DEFAULT, EKS_VERSIONS, PCS_SIZES, PCS_VERSIONS, SETTINGS
+from apps.clusters.managed_rules import (
+    EKS_ADDONS,
+    EKS_ADDONS_DEFAULT,
+    EKS_VERSIONS,
+    IDLE_S_MOST,
+    PCS_SIZES,
+    PCS_VERSIONS,
+    SETTINGS,
+)
 from apps.clusters.managed_services import REACH
 from apps.clusters.states import KINDS_SLURM, ClusterKind
 from apps.connections.models import CloudAccount
@@ -115,7 +123,9 @@ class PcsForm(ManagedForm):
     )
     subnet_ids = subnets_field(gettext_lazy("Exactly one, subnet-…, for the controller."))
     security_group_ids = security_groups_field()
-    idle_s = forms.IntegerField(label=gettext_lazy("Stop idle machines after"), initial=600, min_value=1)
+    idle_s = forms.IntegerField(
+        label=gettext_lazy("Stop idle machines after"), initial=600, min_value=1, max_value=IDLE_S_MOST
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

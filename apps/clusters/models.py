@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models import Q
 
@@ -102,6 +104,21 @@ class Cluster(Reconciled):
     def is_managed(self) -> bool:
         """Whether an AWS service keeps it."""
         return self.kind in KINDS_MANAGED
+
+    @property
+    def seen_by(self) -> str:
+        """Who told of its nodes last: its scheduler, or AWS where no scheduler is asked."""
+        return "aws" if self.is_managed and not self.takes_jobs else "slurm"
+
+    @property
+    def seen_at(self) -> datetime | None:
+        """When."""
+        return self.observed_at if self.seen_by == "aws" else self.nodes_read_at
+
+    @property
+    def seen_every_s(self) -> int:
+        """How often it is asked."""
+        return 60 if self.seen_by == "aws" else 10
 
 
 class Mount(Recorded):

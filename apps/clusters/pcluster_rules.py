@@ -38,10 +38,13 @@ def read(text: str) -> Mapping[str, Any]:
         raise NotAConfiguration(_("longer than %(most)s bytes") % {"most": MOST_BYTES})
     try:
         found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except RecursionError as error:
+        raise NotAConfiguration(_("not YAML: %(problem)s") % {"problem": _("too deeply nested")}) from error
+    except (yaml.YAMLError, ValueError) as error:
+        # A number or date that Python cannot hold is a ValueError of its own.
         mark = getattr(error, "problem_mark", None)
         where = f" ({mark.line + 1}:{mark.column + 1})" if mark is not None else ""
-        problem = getattr(error, "problem", None) or _("too deeply nested")
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
         raise NotAConfiguration(_("not YAML: %(problem)s") % {"problem": f"{problem}{where}"}) from error
     if not isinstance(found, dict):
         raise NotAConfiguration(_("a YAML mapping with HeadNode and Scheduling"))
@@ -63,8 +66,14 @@ def _machines(config: Mapping[str, Any]) -> Iterator[Machines]:
         for resource in queue.get("ComputeResources") or []:
             types = [str(i.get("InstanceType", "")) for i in resource.get("Instances") or []]
             kind = str(resource.get("InstanceType") or (types[0] if types else "?"))
-            least, most = int(resource.get("MinCount") or 0), int(resource.get("MaxCount", 10))
+            most = _count(resource.get("MaxCount", 10))
+            least = min(most, _count(resource.get("MinCount") or 0))
             yield Machines(f"{queue['Name']}/{resource['Name']}", kind, least, most)
+
+
+def _count(value: Any) -> int:
+    """A number of machines; ParallelCluster itself refuses what is beyond its limits."""
+    return max(0, min(int(value), 10_000))
 
 
 def config_problems(text: str, region: str) -> list[FieldProblem]:

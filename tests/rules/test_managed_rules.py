@@ -105,6 +105,9 @@ API = "https://abc.execute-api.us-east-2.amazonaws.com/prod"
         ("", API, "/config", "paste the configuration"),
         ("a: [1", API, "/config", "not YAML"),
         ("- 1", API, "/config", "HeadNode and Scheduling"),
+        ("a: " + "9" * 5000, API, "/config", "not YAML"),
+        ("a: 2026-99-99", API, "/config", "not YAML"),
+        ("[" * 5000, API, "/config", "not YAML"),
         ("a: 1", API, "/config", "Image, HeadNode, Scheduling is missing"),
         (CONFIG.replace("us-east-2", "us-west-2"), API, "/config", "it is for us-west-2"),
         (CONFIG.replace("Scheduler: slurm", "Scheduler: awsbatch"), API, "/config", "must be slurm"),
@@ -135,6 +138,8 @@ def test_machines_of_a_configuration() -> None:
         ("train/any", "p5en.48xlarge", 0, 8),
     ]
     assert pcluster_rules.machines("[") == []
+    huge = pcluster_rules.machines(CONFIG.replace("MaxCount: 8", "MaxCount: 99999999999"))
+    assert huge[-1].most == 10_000, "no sum that cannot be shown"
     assert pcluster_rules.machines("Scheduling: {SlurmQueues: [3]}") == []
 
 
