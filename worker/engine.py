@@ -24,7 +24,15 @@ log = structlog.get_logger(__name__)
 VISITS = Counter("qd_visits_total", "Visits of intents by how they ended.", ["kind", "outcome"])
 VISIT_SECONDS = Histogram("qd_visit_duration_seconds", "Time of one visit.", ["kind"])
 QUIET = frozenset(
-    {"cluster.queue", "cluster.nodes", "cluster.exporters", "account.check", "account.sweep", "account.reservations"}
+    {
+        "cluster.queue",
+        "cluster.nodes",
+        "cluster.exporters",
+        "cluster.reconcile",
+        "account.check",
+        "account.sweep",
+        "account.reservations",
+    }
 )
 
 

@@ -23,6 +23,7 @@ from sandbox.aws.options import (
     SECURITY_GROUP_ID,
     SUBNET_ID,
 )
+from sandbox.aws.parallelcluster import API_PATH
 from tests.chaos import Plan, visit
 from tests.cluster_site import PROFILE, ROLE, TYPE
 from tests.conftest import actor_of
@@ -85,6 +86,22 @@ GROUPS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+PCLUSTER = f"""
+Region: us-east-2
+Image: {{Os: ubuntu2204}}
+HeadNode:
+  InstanceType: m7i.4xlarge
+  Networking: {{SubnetId: {SUBNET_ID}}}
+Scheduling:
+  Scheduler: slurm
+  SlurmQueues:
+    - Name: train
+      Networking: {{SubnetIds: [{SUBNET_ID}]}}
+      ComputeResources:
+        - {{Name: p5en, InstanceType: p5en.48xlarge, MinCount: 2, MaxCount: 8}}
+"""
+
+
 def account(server: AwsServer) -> CloudAccount:
     """The fake account, connected."""
     return CloudAccount.objects.create(
@@ -99,13 +116,14 @@ def account(server: AwsServer) -> CloudAccount:
 
 def make(operator: Any, where: CloudAccount, kind: str, *, groups: Any = None, **reach: str) -> Cluster:
     """A cluster of a kind with its usual groups."""
+    settings = SETTINGS.get(kind) or {"config": PCLUSTER, "pcluster_api_url": where.endpoint_url + API_PATH}
     return cluster_create(
         actor=actor_of(operator),
         account=where,
         kind=kind,
         name="lab",
-        settings=SETTINGS[kind],
-        groups=GROUPS[kind] if groups is None else groups,
+        settings=settings,
+        groups=GROUPS.get(kind, []) if groups is None else groups,
         **reach,
     )
 

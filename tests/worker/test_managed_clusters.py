@@ -340,3 +340,55 @@ def test_a_foreign_group_of_the_same_name_is_left_alone(
     at.drop(operator, group)
     at.to_phase(work, plan, group, "DELETED")
     assert [g.state != kv.DELETING for g in theirs.groups(seen)] == [True]
+
+
+def test_parallelcluster_is_made_by_its_api_and_read(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    cluster = at.make(operator, account, "parallelcluster")
+    at.drive(work, plan, lambda: at.all_settled(cluster) and at.group_of(cluster, "train/p5en").observed_nodes == 2)
+    group = at.group_of(cluster, "train/p5en")
+    assert (group.is_adopted, group.nodes, group.min_nodes, group.queue) == (True, 8, 2, "train")
+    assert group.usd_per_hour is not None
+    assert at.counts(server)["instances"] == 3
+    at.remove(operator, cluster)
+    at.to_phase(work, plan, cluster, "DELETED")
+    assert at.counts(server) == {}
+
+
+def test_what_cannot_be_read_any_more_is_said_and_kept(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    cluster = at.make(operator, account, "eks")
+    at.drive(work, plan, lambda: at.all_settled(cluster) and at.group_of(cluster).observed_nodes == 2)
+    fault = server.world.fault_add("access-denied", service="aws", operation="DescribeCluster")
+    at.resize(operator, cluster, 3)
+    at.drive(work, plan, lambda: "not authorized" in at.group_of(cluster).message)
+    cluster.refresh_from_db()
+    assert "eks:DescribeCluster" in cluster.message
+    assert cluster.phase == "READY"
+    server.world.fault_clear(fault.uid)
+    at.drive(work, plan, lambda: at.all_settled(cluster) and at.group_of(cluster).observed_nodes == 3)
+    assert cluster.message == ""
+
+
+def test_an_adopted_group_keeps_its_room_to_scale_and_goes_when_it_went(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    theirs = doors.cluster_service_for(Cluster(kind="eks", account=account))
+    seen = cluster_site.active(theirs, cluster_site.EKS)
+    spec = cluster_site.replace(cluster_site.GROUP, role_arn=cluster_site.ROLE, nodes=9, desired_nodes=1)
+    theirs.group_ensure(seen, cluster_site.with_template(theirs, seen, spec), "token-of-their-group")
+    cluster = cluster_adopt(
+        actor=actor_of(operator), account=account, kind="eks", name="theirs", name_at_provider="lab"
+    )
+    at.drive(work, plan, lambda: at.all_settled(cluster) and at.group_of(cluster).observed_nodes == 1)
+    at.resize(operator, cluster, 2)
+    at.drive(work, plan, lambda: at.group_of(cluster).observed_nodes == 2 and at.all_settled(cluster))
+    client = cluster_site.aws(server, "eks")
+    scaling = client.describe_nodegroup(clusterName="lab", nodegroupName="p5en")["nodegroup"]["scalingConfig"]
+    assert scaling == {"minSize": 0, "maxSize": 9, "desiredSize": 2}
+    group = at.group_of(cluster)
+    client.delete_nodegroup(clusterName="lab", nodegroupName="p5en")
+    at.to_phase(work, plan, group, "DELETED")
+    assert "somebody deleted it there" in group.message

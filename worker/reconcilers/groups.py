@@ -76,6 +76,8 @@ def reconcile(uid: str) -> Outcome:
     except NotFound:
         intent_ask(CLUSTER, cluster.uid)
         return _say(group, said(_("the cluster is no longer in the account")), WATCH_S)
+    except FINAL as error:
+        return _say(group, refusal(error), WATCH_S)
     if group.delete_requested_at is not None:
         return _delete(group, service, seen)
     if group.phase == GroupPhase.PENDING:
@@ -203,6 +205,8 @@ def _missing(group: NodeGroup) -> Outcome:
             return again(max(1.0, (CAPACITY_WAIT - (clock.now() - group.phase_since)).total_seconds()))
         observations.group_again(group, said(_("trying again to get machines")))
         return again(0)
+    if group.is_adopted:
+        return _deleted(group, said(_("it is no longer in the cluster: somebody deleted it there")))
     if group.phase == GroupPhase.CREATING and clock.now() - group.phase_since < LISTED_WITHIN:
         return again(POLL_S)
     if group.phase == GroupPhase.FAILED:

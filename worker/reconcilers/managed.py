@@ -290,6 +290,9 @@ def _watch(cluster: Cluster, service: ClusterService) -> Outcome:
         text = _("it is no longer in the account: somebody deleted it there. Remove it here, or try again")
         observe_members(cluster, service, stub(cluster))
         return _fail(cluster, said(text))
+    except FINAL as error:
+        # What it was when it could last be read stays on the page, with the reason.
+        return say_and_wait(cluster, refusal(error), WATCH_S)
     # Where a scheduler is asked too, its sentence stays.
     message = "" if cluster.phase == ClusterPhase.READY else None
     if seen.state in (kv.FAILED, kv.DEGRADED, kv.DELETING):
@@ -353,7 +356,7 @@ def _adopted(cluster: Cluster, seen: kv.SeenGroup) -> NodeGroup:
         subnet_ids=list(seen.subnet_ids),
         role_arn=seen.role_arn,
         queue=str(seen.settings.get("queue") or "")[:40],
-        settings={k: value for k, value in seen.settings.items() if k not in ("request", "queue")},
+        settings={k: value for k, value in seen.settings.items() if k not in ("request", "queue", "max_nodes")},
     )
 
 
@@ -386,6 +389,8 @@ def _delete(cluster: Cluster, service: ClusterService) -> Outcome:
         seen = service.cluster(cluster.name_at_provider)
     except NotFound:
         return _gone(cluster, service)
+    except FINAL as error:
+        return say_and_wait(cluster, refusal(error), WATCH_S)
     if not is_ours(cluster, seen):
         # Ours is gone, and somebody else's bears the name.
         return _gone(cluster, service)

@@ -196,12 +196,15 @@ class Eks:
                 return
 
     def group_resize(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, seen: kv.SeenGroup, client_token: str) -> None:
-        """Other sizes of its Auto Scaling group."""
+        """Other sizes of its Auto Scaling group; one that others made keeps its room to scale."""
+        scaling = _scaling(spec)
+        if seen.tags.get(v.TAG_UID) != spec.uid:
+            scaling["maxSize"] = max(scaling["maxSize"], int(seen.settings.get("max_nodes") or 0))
         with aws_call("UpdateNodegroupConfig"):
             self._once.update_nodegroup_config(
                 clusterName=cluster.name,
-                nodegroupName=spec.name,
-                scalingConfig=_scaling(spec),
+                nodegroupName=seen.provider_id,
+                scalingConfig=scaling,
                 clientRequestToken=client_token,
             )
 
@@ -276,6 +279,9 @@ def _group(raw: Mapping[str, Any]) -> kv.SeenGroup:
         issues=tuple((str(i.get("code", "")), str(i.get("message", ""))) for i in issues),
         subnet_ids=tuple(raw.get("subnets") or ()),
         role_arn=str(raw.get("nodeRole", "")),
-        settings={"repairs": bool((raw.get("nodeRepairConfig") or {}).get("enabled"))},
+        settings={
+            "repairs": bool((raw.get("nodeRepairConfig") or {}).get("enabled")),
+            "max_nodes": int(scaling.get("maxSize") or 0),
+        },
         tags=raw.get("tags") or {},
     )
