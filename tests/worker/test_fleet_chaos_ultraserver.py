@@ -18,7 +18,7 @@ from tests.worker import fleet_site as at
 from worker import doors
 from worker.reconcilers import fleet_launch
 
-pytestmark = [pytest.mark.django_db, pytest.mark.crash]
+pytestmark = [pytest.mark.django_db, pytest.mark.chaos, pytest.mark.any_database]
 
 GB200 = "p6e-gb200.36xlarge"
 ULTRASERVER = "u-p6e-gb200x36"

@@ -26,7 +26,15 @@ from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.aws.layouts import interface_layout
-from worker.providers.errors import Conflict, NotFound, ProviderError
+from worker.providers.errors import (
+    AccessDenied,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    Unsupported,
+)
 from worker.providers.ports import Compute
 from worker.reconcilers import fleet_launch, preflights
 from worker.reconcilers.fleet_parts import (
@@ -71,11 +79,21 @@ def reconcile(uid: str) -> Outcome:
         text = _("account %(name)s is being checked, or failed its check; waiting for it")
         observations.fleet_say(fleet, said(text, name=account.name))
         return again(10)
+    step = _delete if fleet.delete_requested_at is not None else _STEPS.get(fleet.phase)
+    if step is None:
+        return DONE
     compute = doors.compute_for(account)
-    if fleet.delete_requested_at is not None:
-        return _delete(fleet, compute)
-    step = _STEPS.get(fleet.phase)
-    return step(fleet, compute) if step is not None else DONE
+    try:
+        return step(fleet, compute)
+    except (AccessDenied, InvalidRequest, QuotaExceeded, Unsupported) as error:
+        words = fleet_launch.refusal_words(error)
+        if step in _BEFORE_LAUNCH:
+            # Nothing runs yet, and asking again cannot help.
+            return fail(fleet, words)
+        if step in _UNDER_WAY:
+            # What was made stays looked after; the next round says something else once it may.
+            observations.fleet_say(fleet, words)
+        raise
 
 
 def _running(count: int, fleet: Fleet) -> str:
@@ -339,3 +357,5 @@ _STEPS: dict[str, Callable[[Fleet, Compute], Outcome]] = {
     FleetPhase.DEGRADED: _watch,
     FleetPhase.FAILED: _watch_failed,
 }
+_BEFORE_LAUNCH = frozenset({_preflight, _placement_group, _launch_template})
+_UNDER_WAY = frozenset({_boot, _join, _delete})
