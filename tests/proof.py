@@ -74,15 +74,26 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("QD_") or k in ("QD_TORCH_PYTHON", "QD_CHROMIUM")}
 
 
-def run_tests(proof: Proof, stage: str, paths: str, wanted: str, limit_s: float = 900, **environment: str) -> None:
-    """One line from the tests at ``paths`` (words for pytest); a skipped one does not hold."""
+def run_tests(
+    proof: Proof, stage: str, paths: str, wanted: str, limit_s: float = 900, figure: str = "", **environment: str
+) -> None:
+    """One line from the tests at ``paths`` (words for pytest); a skipped one does not hold.
+
+    ``figure`` is a pattern of what a test prints and the line should show.
+    """
     words = [proof.python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *shlex.split(paths)]
-    code, text, took = proof.run(re.sub(r"\W+", "-", stage), words, limit_s, **environment)
+    # Its own, so that a proof and other test runs of one person keep out of each other's files.
+    var = proof.scratch / "var"
+    var.mkdir(exist_ok=True)
+    environment = {"QD_VAR_DIR": str(var), **environment}
+    code, text, took = proof.run(re.sub(r"\W+", "-", stage)[:80], words, limit_s, **environment)
     summary = next(
         (line for line in reversed(text.splitlines()) if " in " in line and "passed" in line), "nothing passed"
     )
     skipped = "skipped" in summary
-    proof.note(stage, f"{summary.strip('= ')} ({took:.0f} s)", wanted, code == 0 and not skipped)
+    told = re.search(figure, text) if figure else None
+    shown = f"{told[0]}; " if told else ""
+    proof.note(stage, f"{shown}{summary.strip('= ')} ({took:.0f} s)", wanted, code == 0 and not skipped)
 
 
 Stage = Callable[[Proof], None]

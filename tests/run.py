@@ -34,7 +34,12 @@ PYTHON_PATHS = ("portal", "apps", "worker", "sandbox", "runner")
 #: Folders whose tests start many processes or measure time: never beside other tests.
 ALONE = ("tests/stress", "tests/tooling")
 #: Long tests that mostly wait: they start first, so that none of them goes on alone at the end.
-FIRST = ("tests/flows/test_tutorial.py", "tests/worker/test_fleet_chaos.py")
+FIRST = (
+    "tests/flows/test_tutorial.py",
+    "tests/worker/test_fleet_chaos.py",
+    "tests/contract/test_broker.py",
+    "tests/worker/test_managed_chaos.py",
+)
 #: A test belongs to the first of these markers that it bears; what bears none runs in parallel.
 ORDER = ("torch", "real_slurm", "browser")
 

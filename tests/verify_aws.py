@@ -62,9 +62,29 @@ def stage_requests(proof: Proof) -> None:
     )
 
 
+def stage_capacity(proof: Proof) -> None:
+    """Reservations, blocks, plans: the port's contract, the clock of a block, what is paid and by whom."""
+    run_tests(
+        proof,
+        "reservations, blocks and training plans through one port",
+        "tests/contract/test_capacity_sandbox.py",
+        "every request and answer as AWS's models have them",
+    )
+    run_tests(
+        proof,
+        "the end of a block, jobs that wait beside it, an extension that is not paid yet, a paused account",
+        "tests/worker/test_block_clock.py tests/worker/test_block_waits.py "
+        "tests/worker/test_extension_payment.py tests/worker/test_paused_account.py",
+        "each mark once and in time; no job starts that cannot end; no call to a paused account",
+    )
+
+
 def stage_reads(proof: Proof) -> None:
     """A large fleet with few calls."""
-    run_tests(proof, "512 nodes to ready", "tests/worker/test_fleet_512.py", "fewer than 60 read calls")
+    figure = r"512 nodes: \d+ reads"
+    run_tests(
+        proof, "512 nodes to ready", "-s tests/worker/test_fleet_512.py", "fewer than 60 read calls", figure=figure
+    )
 
 
 def stage_owned(proof: Proof) -> None:
@@ -135,6 +155,7 @@ STAGES: dict[str, Stage] = {
     "requests": stage_requests,
     "reads": stage_reads,
     "purchases": stage_purchases,
+    "capacity": stage_capacity,
     "owned": stage_owned,
     "clusters": stage_clusters,
     "storage": stage_storage,

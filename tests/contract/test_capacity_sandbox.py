@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +29,25 @@ ODCR = cv.OdcrSpec(TYPE, 4, ZONE, "targeted", TAGS)
 QUERY = cv.OfferingQuery(TYPE, 2, 24)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[AwsServer]:
+@pytest.fixture(scope="module")
+def whole_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
     options = AwsOptions(block_payment_s=0.3, block_vcpu_quota=192 * 70)
-    server = AwsServer(World(), "127.0.0.1", 0, tmp_path, options)
+    server = AwsServer(World(), "127.0.0.1", 0, tmp_path_factory.mktemp("aws"), options)
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def server(whole_server: AwsServer) -> Iterator[AwsServer]:
+    """The server; its books are emptied afterwards."""
+    yield whole_server
+    whole_server.world.faults.clear()
+    with whole_server.cloud.lock:
+        for kind in list(whole_server.cloud.book.shelf):
+            whole_server.cloud.book.rows(kind).clear()
+        for kind in ("plans", "plan_offers"):
+            whole_server.services["sagemaker"].rows(kind).clear()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.chaos import Plan
 from tests.worker import fleet_site as at
 from worker.providers.aws import clients
 
-pytestmark = [pytest.mark.django_db]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 MOST_READS = 60
 
 

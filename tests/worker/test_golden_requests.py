@@ -23,7 +23,7 @@ from tests.worker import fleet_site as at
 from worker import doors
 from worker.providers.aws import clients
 
-pytestmark = [pytest.mark.django_db]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 RECORDED = ("CreateLaunchTemplate", "RunInstances", "CreateFleet")

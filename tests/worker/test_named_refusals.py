@@ -22,7 +22,7 @@ from tests.chaos import Plan
 from tests.conftest import actor_of
 from tests.worker import fleet_site as at
 
-pytestmark = [pytest.mark.django_db]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 P5 = "p5.48xlarge"
 
 
