@@ -205,3 +205,15 @@ def plan(server: AwsServer, count: int) -> str:
         TrainingPlanName="plan", TrainingPlanOfferingId=offer["TrainingPlanOfferingId"]
     )["TrainingPlanArn"]
     return arn
+
+
+def odcr(server: AwsServer) -> str:
+    """An ODCR of three machines."""
+    made = aws(server, "ec2").create_capacity_reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=server.options.zone,
+        InstanceCount=3,
+        InstanceMatchCriteria="targeted",
+    )
+    return str(made["CapacityReservation"]["CapacityReservationId"])

@@ -146,6 +146,25 @@ def test_pcs_takes_a_block_that_begins_later(pcs: Pcs, server: AwsServer) -> Non
         pcs.group_ensure(seen, without, "token-of-other")
 
 
+@pytest.mark.parametrize("kind", ["pcs", "eks"])
+def test_groups_run_in_their_odcr_and_no_further(kind: str, pcs: Pcs, eks: Eks, server: AwsServer) -> None:
+    service: Any = pcs if kind == "pcs" else eks
+    seen = active(service, PCS if kind == "pcs" else EKS)
+    reservation = at.odcr(server)
+    role = at.PROFILE if kind == "pcs" else ROLE
+    wanted = replace(GROUP, role_arn=role, source="odcr", reservation_id=reservation, nodes=4, min_nodes=4)
+    spec = with_template(service, seen, wanted)
+    data = server.cloud.templates[spec.launch_template_id].data
+    assert "InstanceMarketOptions" not in data
+    made = service.group_ensure(seen, spec, "token-of-group")
+    assert made.source == "on-demand"
+    short = eventually(lambda: g if (g := group(service, seen)).issues else None)
+    assert "exceeds the available capacity" in short.issues[0][1]
+    members = service.members(seen)
+    assert {server.cloud.book.reservation_of(m.provider_id) for m in members} == {reservation}
+    assert len(members) == 3
+
+
 def test_pcs_tries_on_without_capacity(pcs: Pcs, server: AwsServer) -> None:
     seen = active(pcs, PCS)
     fault = server.world.fault_add("group-no-capacity", group="p5en")

@@ -118,6 +118,21 @@ def test_slurm_of_pcs_is_connected_to_where_jobs_can_be_submitted(
     assert Intent.objects.filter(kind="cluster.connect", key=cluster.uid).exists()
 
 
+def test_only_its_own_visit_takes_a_cluster_of_aws_away(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    reach = {"user_name": "qd", "token_ref": "env:T", "working_root": "/shared/qd"}
+    cluster = at.make(operator, account, "pcs", **reach)
+    at.to_phase(work, plan, cluster, "READY")
+    at.remove(operator, cluster)
+    # The scheduler's own visit comes first: it must not take what is asked away for what is gone.
+    at.ready_at_once()
+    work("cluster.connect")
+    assert at.phase_of(cluster) == "READY"
+    at.to_phase(work, plan, cluster, "DELETED")
+    assert at.counts(server) == {}
+
+
 def test_an_adopted_cluster_is_watched_resized_and_only_forgotten(
     account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
 ) -> None:
@@ -184,6 +199,35 @@ def test_groups_without_machines_are_degraded_and_tried_again(
     assert at.counts(server)["eks_nodegroups"] == 1
     assert at.group_of(cluster).health == []
     at.drive(work, plan, lambda: at.group_of(cluster).observed_nodes == 2)
+
+
+def test_a_group_that_got_some_of_its_machines_keeps_them(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apps.capacity.models import Reservation
+
+    monkeypatch.setattr(group_visits, "CAPACITY_WAIT", timedelta(seconds=0.1))
+    row = Reservation.objects.create(
+        account=account,
+        kind="odcr",
+        provider_id=cluster_site.odcr(server),
+        name="three",
+        instance_type=at.TYPE,
+        instances=4,
+        phase="ACTIVE",
+        zone_id="use2-az1",
+    )
+    asked = [{**at.GROUPS["eks"][0], "nodes": 4, "source": "odcr", "reservation": row}]
+    cluster = at.make(operator, account, "eks", groups=asked)
+    at.drive(work, plan, lambda: at.phase_of(at.group_of(cluster)) == "DEGRADED" and at.phase_of(cluster) == "READY")
+    before = set(Node.objects.values_list("provider_id", flat=True))
+    for _round in range(20):
+        at.ready_at_once()
+        work(*at.KINDS)
+    group = at.group_of(cluster)
+    assert (group.phase, group.observed_nodes, group.create_attempt) == ("DEGRADED", 3, 1)
+    assert "only 3 of 4 machines" in group.message
+    assert set(Node.objects.exclude(phase="GONE").values_list("provider_id", flat=True)) == before
 
 
 @pytest.mark.parametrize("kind", ["pcs", "hyperpod-eks"])

@@ -21,7 +21,8 @@ def connect(uid: str) -> Outcome:
     cluster = cluster_by_uid(uid)
     if cluster is None or cluster.phase == ClusterPhase.DELETED:
         return DONE
-    if cluster.is_managed and (not cluster.takes_jobs or cluster.phase not in _USED):
+    is_scheduler = cluster.takes_jobs and cluster.phase in _USED and cluster.delete_requested_at is None
+    if cluster.is_managed and not is_scheduler:
         # What AWS keeps is made and taken away by its own reconciler; here it is only asked as a scheduler.
         return DONE
     if cluster.delete_requested_at is not None:

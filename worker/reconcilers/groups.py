@@ -222,21 +222,27 @@ def _is_capacity(health: Any) -> bool:
 def _not_made(
     group: NodeGroup, service: ClusterService, seen: kv.SeenCluster, found: kv.SeenGroup, columns: dict[str, Any]
 ) -> Outcome:
-    """AWS could not make it. For want of machines it is taken away and made anew; else a person has to look."""
+    """AWS could not make it. With no machines at all it is taken away and made anew; else a person has to look."""
     health = health_of(found.issues)
     why = "; ".join(text for _code, text in found.issues) or said(_("AWS gave no reason"))
     if not _is_capacity(health) or group.is_adopted:
         if group.phase != GroupPhase.FAILED:
             return _fail(group, why, health=health, **columns)
         return DONE
+    observe_members(group.cluster, service, seen)
+    group.refresh_from_db(fields=["observed_nodes"])
+    some = group.observed_nodes
+    if some:
+        # What runs may be at work: it is left, and a person decides.
+        text = said(_("only %(n)s of %(all)s machines could be had: %(why)s"), n=some, all=group.nodes, why=why)
+    else:
+        text = said(_("no machines now (%(why)s); tried again"), why=why)
     if group.phase != GroupPhase.DEGRADED:
-        observations.group_move(
-            group,
-            GroupPhase.DEGRADED,
-            said(_("no machines now (%(why)s); tried again"), why=why),
-            health=health,
-            **columns,
-        )
+        observations.group_move(group, GroupPhase.DEGRADED, text, health=health, **columns)
+    else:
+        observations.group_seen(group, text, health=health, **columns)
+    if some:
+        return DONE
     with contextlib.suppress(NotFound, Conflict):
         service.group_delete(seen, found.provider_id)
     return again(POLL_S)

@@ -14,7 +14,6 @@ from worker.providers.aws.clients import creating_client, reading_client
 from worker.providers.aws.layouts import SHAPES, interface_layout
 from worker.providers.errors import Conflict, NotFound
 
-_MARKETS: Final = {"capacity-block": "capacity-block", "spot": "spot"}
 _STATES: Final = {"pending": "pending", "running": "running", "stopping": "ending", "shutting-down": "ending"}
 #: Sources that need a launch template: the reservation stands in it.
 _RESERVED: Final = frozenset({"capacity-block", "odcr"})
