@@ -112,8 +112,10 @@ class GroupForm(PortalForm):
 
     def _choices(self) -> None:
         sources = group_rules.SOURCES[self.kind]
+        heads = [(t, _("%(type)s · no GPU") % {"type": f"ml.{t}"}) for t in group_rules.HEAD_TYPES]
+        types = [*type_choices(), *(heads if "node_type" in self.fields else ())]
         for name, choices in (
-            ("instance_type", type_choices()),
+            ("instance_type", types),
             ("source", [(s, str(GroupSource(s).label)) for s in sources]),
             (
                 "reservation",

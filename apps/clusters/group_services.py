@@ -181,6 +181,9 @@ def group_delete(*, actor: Actor, group: NodeGroup, expected_version: int) -> No
         _takes_groups(cluster)
     if group.settings.get("node_type") == group_rules.CONTROLLER:
         raise TransitionConflict(_("the controller goes only with its cluster"))
+    if group.is_adopted:
+        text = _("it was not made from here and is never deleted from here: delete it in AWS, or resize it")
+        raise TransitionConflict(text)
     with transaction.atomic():
         locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
         if cluster.kind in KINDS_HYPERPOD and locked.delete_requested_at is None:

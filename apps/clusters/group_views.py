@@ -154,7 +154,7 @@ class GroupPage(Page):
             "is_elastic": cluster.kind in (ClusterKind.PCS, ClusterKind.PARALLELCLUSTER),
             "may_operate": may_operate and is_changed_here,
             "may_resize": may_operate and is_changed_here and group.phase != GroupPhase.FAILED and not is_controller,
-            "may_delete": may_operate and is_changed_here and not is_controller,
+            "may_delete": may_operate and is_changed_here and not is_controller and not group.is_adopted,
             "is_controller": is_controller,
             "resize_form": ResizeForm(initial=initial, kind=cluster.kind),
             "lines": lines_of(events_of([group.uid], 100), WORDS),

@@ -113,7 +113,7 @@ class _NewForm(Page):
             prefix="group",
             shares=shares,
             is_optional=kind not in KINDS_HYPERPOD,
-            initial={"instance_type": "p5.48xlarge", "nodes": 1, "name": "train"},
+            initial={"instance_type": "p5.48xlarge", "nodes": 1, "name": "train", "queue": "train"},
         )
         return form, group
 

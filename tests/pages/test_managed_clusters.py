@@ -257,6 +257,26 @@ def test_a_group_is_added_by_its_form(sign_in: SignIn, more: DemoRows) -> None:
     assert client.get(f"/clusters/{more.clusters['ada'].uid}/groups/new").status_code == 404
 
 
+def test_a_login_group_is_added_without_gpus(sign_in: SignIn, more: DemoRows) -> None:
+    client, cluster = sign_in("operator"), more.clusters["noether"]
+    Cluster.objects.filter(pk=cluster.pk).update(phase="READY")
+    where = f"/clusters/{cluster.uid}/groups/new"
+    assert "ml.m5.xlarge" in client.get(where).content.decode()
+    body = {
+        "key": uuid.uuid4().hex,
+        "name": "login",
+        "instance_type": "m5.xlarge",
+        "nodes": "1",
+        "source": "on-demand",
+        "node_type": "Login",
+        "role_arn": ROLE,
+        "lifecycle_s3": "s3://sagemaker-research/hp/",
+        "on_create": "on_create.sh",
+    }
+    assert client.post(where, body).status_code == 302
+    assert NodeGroup.objects.get(cluster=cluster, name="login").settings["node_type"] == "Login"
+
+
 def test_a_group_is_resized_and_deleted(sign_in: SignIn, more: DemoRows) -> None:
     client = sign_in("operator")
     group = NodeGroup.objects.get(cluster=more.clusters["shannon"], name="eval")

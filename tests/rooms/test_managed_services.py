@@ -280,6 +280,26 @@ def test_groups_go_but_not_the_controller_and_not_the_last(operator: Any, accoun
         group_services.group_delete(actor=actor, group=busy, expected_version=1)
 
 
+def test_a_group_that_was_found_is_resized_but_never_deleted(operator: Any, account: CloudAccount) -> None:
+    cluster, actor = make(operator, account, "eks"), actor_of(operator)
+    found = NodeGroup.objects.create(
+        cluster=cluster, name="by-hand", instance_type="p5.48xlarge", nodes=1, phase="ACTIVE", is_adopted=True
+    )
+    group_services.group_resize(actor=actor, group=found, nodes=3, expected_version=1)
+    with pytest.raises(TransitionConflict, match="never deleted from here"):
+        group_services.group_delete(actor=actor, group=found, expected_version=2)
+    found.refresh_from_db()
+    assert (found.nodes, found.delete_requested_at) == (3, None)
+
+
+def test_a_login_group_takes_a_machine_without_gpus(operator: Any, account: CloudAccount) -> None:
+    cluster = make(operator, account, "hyperpod-slurm")
+    login = {**group("hyperpod-slurm")["settings"], "node_type": "Login"}
+    wanted = group("hyperpod-slurm", name="login", instance_type="m5.xlarge", nodes=1, queue="", settings=login)
+    made = group_services.group_add(actor=actor_of(operator), cluster=cluster, **wanted)
+    assert made.usd_per_hour is None, "no price of it is known"
+
+
 def test_groups_of_parallelcluster_are_not_changed_here(operator: Any, account: CloudAccount) -> None:
     cluster = managed_services.cluster_adopt(
         actor=actor_of(operator), account=account, kind="parallelcluster", name="hpc", name_at_provider="hpc"
