@@ -91,8 +91,8 @@ def test_pcs_whole_life(pcs: Pcs, server: AwsServer) -> None:
         pcs.cluster_delete("lab")
     with pytest.raises(errors.Conflict, match="Queue train"):
         pcs.group_delete(seen, made.provider_id)
-    pcs.queue_delete(seen, "train")
-    eventually(lambda: raises_not_found(lambda: pcs.queue_delete(seen, "train")))
+    pcs.queue_delete(seen, "train", "grp_1")
+    eventually(lambda: raises_not_found(lambda: pcs.queue_delete(seen, "train", "grp_1")))
     with pytest.raises(errors.Conflict, match="groups"):
         pcs.cluster_delete("lab")
     pcs.group_delete(seen, made.provider_id)

@@ -436,3 +436,24 @@ def test_an_adopted_group_keeps_its_room_to_scale_and_goes_when_it_went(
     client.delete_nodegroup(clusterName="lab", nodegroupName="p5en")
     at.to_phase(work, plan, group, "DELETED")
     assert "somebody deleted it there" in group.message
+
+
+def test_a_foreign_queue_of_the_same_name_is_left_alone(
+    account: CloudAccount, server: AwsServer, work: Any, plan: Plan, operator: Any
+) -> None:
+    cluster = at.make(operator, account, "pcs", groups=[])
+    at.to_phase(work, plan, cluster, "READY")
+    client = cluster_site.aws(server, "pcs")
+    name = cluster.name_at_provider
+    client.create_queue(clusterIdentifier=name, queueName="train", tags={"who": "they"})
+    group = at.add(operator, cluster, queue="train", min_nodes=0)
+    at.to_phase(work, plan, group, "FAILED")
+    assert "a queue named train that is not ours" in group.message
+    at.drop(operator, group)
+    at.to_phase(work, plan, group, "DELETED")
+    assert [q["name"] for q in client.list_queues(clusterIdentifier=name)["queues"]] == ["train"]
+    at.remove(operator, cluster)
+    at.drive(work, plan, lambda: "queues" in Cluster.objects.get(pk=cluster.pk).message)
+    client.delete_queue(clusterIdentifier=name, queueIdentifier="train")
+    at.to_phase(work, plan, cluster, "DELETED")
+    assert at.counts(server) == {}

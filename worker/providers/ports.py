@@ -304,8 +304,8 @@ class ClusterService(Protocol):
         """The queue in front of a group: its id once it is active, "" while it is made or where there is none."""
         ...
 
-    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
-        """Ask for deletion; ``NotFound`` when gone or where there is none."""
+    def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
+        """Ask for deletion of a queue of this uid; ``NotFound`` when gone, where there is none, or it is another's."""
         ...
 
     def members(self, cluster: kv.SeenCluster) -> tuple[kv.SeenMember, ...]:

@@ -361,7 +361,7 @@ def _delete(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> 
         observations.group_move(group, GroupPhase.DELETING, said(_("deletion has begun")))
     if group.queue and group.cluster.kind == ClusterKind.PCS and not group.is_adopted:
         try:
-            service.queue_delete(seen, group.queue)
+            service.queue_delete(seen, group.queue, group.uid)
         except NotFound:
             pass
         except Conflict as error:

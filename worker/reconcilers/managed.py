@@ -418,9 +418,10 @@ def _delete(cluster: Cluster, service: ClusterService) -> Outcome:
 
 def _delete_queues(cluster: Cluster, service: ClusterService, seen: kv.SeenCluster) -> str:
     left = []
-    for queue in NodeGroup.objects.filter(cluster=cluster).exclude(queue="").values_list("queue", flat=True):
+    queues = NodeGroup.objects.filter(cluster=cluster).exclude(queue="").values_list("queue", "uid")
+    for queue, uid in queues:
         try:
-            service.queue_delete(seen, queue)
+            service.queue_delete(seen, queue, uid)
             left.append(queue)
         except NotFound:
             continue

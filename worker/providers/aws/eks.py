@@ -217,7 +217,7 @@ class Eks:
         """Kubernetes has no queues of EKS's."""
         return ""
 
-    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
+    def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
         """There is none."""
         raise NotFound("EKS has no queues", source="aws")
 

@@ -188,7 +188,7 @@ class HyperPod:
         """Partitions stand in the groups."""
         return ""
 
-    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
+    def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
         """There is none."""
         raise NotFound("HyperPod has no queues of its own", source="aws")
 

@@ -195,7 +195,7 @@ class ParallelCluster:
         """Queues stand in the configuration."""
         return ""
 
-    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
+    def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
         """Queues stand in the configuration."""
         raise NotFound("ParallelCluster's queues go with the cluster", source="aws")
 

@@ -11,7 +11,7 @@ from worker.providers import values as v
 from worker.providers.aws.calls import aws_call
 from worker.providers.aws.clients import creating_client, reading_client
 from worker.providers.aws.groups import Templates, machines, needs_template, template_data
-from worker.providers.errors import Conflict, NotFound, Unsupported
+from worker.providers.errors import Conflict, InvalidRequest, NotFound, Unsupported
 
 _PURCHASE: Final = {
     "on-demand": "ONDEMAND",
@@ -75,8 +75,7 @@ class Pcs:
         """One, with its addresses and the ARN of its key."""
         with aws_call("GetCluster"):
             raw = self._read.get_cluster(clusterIdentifier=name)["cluster"]
-        with aws_call("ListTagsForResource"):
-            tags = self._read.list_tags_for_resource(resourceArn=raw["arn"]).get("tags") or {}
+        tags = self._tags(raw["arn"])
         slurm = raw.get("slurmConfiguration") or {}
         ends = {e["type"]: f"{e['privateIpAddress']}:{e['port']}" for e in raw.get("endpoints") or []}
         facts = {
@@ -201,25 +200,48 @@ class Pcs:
     # --- queues
 
     def queue_ensure(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, group_id: str, client_token: str) -> str:
-        """Create, or look how far what the token made has come."""
-        with aws_call("CreateQueue"):
-            made = self._once.create_queue(
-                clusterIdentifier=cluster.provider_id,
-                queueName=spec.queue,
-                computeNodeGroupConfigurations=[{"computeNodeGroupId": group_id}],
-                clientToken=client_token,
-                tags=dict(spec.tags),
-            )["queue"]
-        with aws_call("GetQueue"):
-            raw = self._read.get_queue(clusterIdentifier=cluster.provider_id, queueIdentifier=made["id"])["queue"]
+        """Create, or look how far ours of that name has come. ``InvalidRequest`` where the name is another's."""
+        try:
+            with aws_call("CreateQueue"):
+                made = self._once.create_queue(
+                    clusterIdentifier=cluster.provider_id,
+                    queueName=spec.queue,
+                    computeNodeGroupConfigurations=[{"computeNodeGroupId": group_id}],
+                    clientToken=client_token,
+                    tags=dict(spec.tags),
+                )["queue"]
+        except Conflict as error:
+            try:
+                made = self._queue(cluster, spec.queue)
+            except NotFound:
+                raise error from None
+            if self._tags(made["arn"]).get(v.TAG_UID) != spec.uid:
+                text = f"the cluster has a queue named {spec.queue} that is not ours"
+                raise InvalidRequest(text, source="aws") from error
+        raw = self._queue(cluster, made["id"])
         if raw["status"] == "CREATE_FAILED":
             raise Conflict(f"queue {spec.queue}: {_failure(raw) or 'AWS gave no reason'}", source="aws")
         return str(raw["id"]) if raw["status"] == "ACTIVE" else ""
 
-    def queue_delete(self, cluster: kv.SeenCluster, name: str) -> None:
-        """The first to go; ``NotFound`` when gone."""
+    def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
+        """The first to go; ``NotFound`` when gone, or when a queue of that name is another's."""
+        raw = self._queue(cluster, name)
+        if self._tags(raw["arn"]).get(v.TAG_UID) != uid:
+            raise NotFound(f"queue {name} is not ours", source="aws")
         with aws_call("DeleteQueue"):
-            self._read.delete_queue(clusterIdentifier=cluster.provider_id, queueIdentifier=name)
+            self._read.delete_queue(clusterIdentifier=cluster.provider_id, queueIdentifier=raw["id"])
+
+    def _queue(self, cluster: kv.SeenCluster, name: str) -> Mapping[str, Any]:
+        with aws_call("GetQueue"):
+            found: Mapping[str, Any] = self._read.get_queue(
+                clusterIdentifier=cluster.provider_id, queueIdentifier=name
+            )["queue"]
+        return found
+
+    def _tags(self, arn: str) -> Mapping[str, str]:
+        with aws_call("ListTagsForResource"):
+            found: Mapping[str, str] = self._read.list_tags_for_resource(resourceArn=arn).get("tags") or {}
+        return found
 
     # --- nodes
 
