@@ -194,6 +194,7 @@ def sandbox_values(layout: Layout) -> list[str]:
         work = layout.var / "work"
         work.mkdir(exist_ok=True)
         slurm = (facts["slurm"]["url"], facts["slurm"]["user_name"], "file:sandbox-slurm", str(work))
+    role = f"arn:aws:iam::{aws['account_id']}"
     return [
         "  What to type into the forms:",
         f"    account      region {aws['region']}, credentials file:sandbox-aws, address {aws['endpoint_url']}",
@@ -201,6 +202,10 @@ def sandbox_values(layout: Layout) -> list[str]:
         f"                 shared folder {slurm[3]}",
         f"                 exporter {facts['dcgm']['url_template']}",
         f"    fleet        {aws['subnet_id']}, {aws['security_group_id']}, {aws['image_id']}",
+        f"    node group   the same; role {role}:role/nodes, of PCS {role}:instance-profile/AWSPCS-nodes",
+        f"    EKS          second subnet {aws['second_subnet_id']}, administrator {role}:role/admins",
+        "    HyperPod     scripts s3://sagemaker-lab/scripts/",
+        f"    ParallelCluster  its API at {aws['endpoint_url']}/parallelcluster",
     ]
 
 
