@@ -45,6 +45,8 @@ from worker.reconcilers.managed_parts import (
     takes_it_before_its_start,
 )
 
+SETTLE_S = 3.0
+
 
 def reconcile(uid: str) -> Outcome:
     """One step towards what the group's spec wants."""
@@ -110,6 +112,8 @@ def _make(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> Ou
     waits, wait_s = reservation_waits(group)
     if waits and not takes_it_before_its_start(group):
         return _say(group, waits, wait_s)
+    if seen.state in (kv.CREATING, kv.UPDATING, kv.DELETING):
+        return _say(group, said(_("AWS says %(word)s of the cluster; waiting for it"), word=seen.word), POLL_S)
     if not group.client_token:
         observations.group_attempt(group)
     desired = 0 if waits and group.cluster.kind == ClusterKind.EKS else None
@@ -119,7 +123,8 @@ def _make(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> Ou
             template := service.template_ensure(seen, group_spec(group), _token(group, "template"))
         ):
             observations.group_seen(group, said(_("the launch template is there")), launch_template_id=template)
-            return again(0)
+            # EC2 may be a moment behind itself: whoever asks for the template at once may be told there is none.
+            return again(SETTLE_S)
         made = service.group_ensure(seen, group_spec(group, desired_nodes=desired), group.client_token)
     except FINAL as error:
         if isinstance(error, InvalidRequest) and "was deleted" in error.message:

@@ -132,7 +132,9 @@ class OwnedClusters:
         for row in self._pages("ListQueues", client.list_queues, "queues", clusterIdentifier=cluster):
             with aws_call("GetQueue"):
                 queue = client.get_queue(clusterIdentifier=cluster, queueIdentifier=row["id"])["queue"]
-            if any(c.get("computeNodeGroupId") == group for c in queue.get("computeNodeGroupConfigurations") or []):
+            behind = {c.get("computeNodeGroupId") for c in queue.get("computeNodeGroupConfigurations") or []}
+            # A queue that others' groups stand behind too is theirs: AWS refuses the group then, and a person looks.
+            if behind == {group}:
                 with aws_call("DeleteQueue"):
                     client.delete_queue(clusterIdentifier=cluster, queueIdentifier=row["id"])
         with aws_call("DeleteComputeNodeGroup"):
