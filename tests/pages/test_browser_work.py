@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.blocks import make_block
 from tests.browser_kit import Person, axe, browser, chromium, person
 from tests.demo_rows import PASSWORD, demo_rows
 
@@ -48,6 +50,7 @@ def test_work_in_a_browser(window: Any, live_server: Any) -> None:
     the_palette_and_the_keyboard(window, live_server.url, rows)
     new_rows_wait_behind_a_pill(window, live_server.url, rows)
     ticked_rows_survive_polls_and_are_cancelled(window, live_server.url, rows)
+    a_limit_beyond_its_block_is_set_by_one_click(window, live_server.url, rows)
     settings_of_the_person(window, live_server.url)
 
 
@@ -212,6 +215,30 @@ def ticked_rows_survive_polls_and_are_cancelled(window: Any, origin: str, rows: 
     page.get_by_role("button", name="Menu", exact=True).click()
     page.get_by_role("link", name="Home", exact=True).click()
     page.wait_for_url(f"{origin}/")
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def a_limit_beyond_its_block_is_set_by_one_click(window: Any, origin: str, rows: Any) -> None:
+    from apps.capacity.models import Reservation
+    from apps.core import clock
+
+    block = make_block(rows.clusters["ada"], rows.teams["nlp"])
+    Reservation.objects.filter(pk=block.pk).update(end_at=clock.now() + timedelta(hours=5, seconds=30))
+    visitor = visitor_of(window, origin)
+    page = visitor.page
+    visitor.open("/jobs/new")
+    page.fill("#id_script", SCRIPT.replace("-t 30", "-t 600"))
+    expect(page.locator("#id_time_limit")).to_have_value("10:00:00")
+    button = page.locator("[data-fill=time_limit]")
+    expect(button).to_be_visible()
+    expect(page.locator("#submit-job")).to_be_disabled()
+    assert axe(page) == []
+    visitor.complaints.clear()
+    button.click()
+    expect(page.locator("#submit-job")).to_be_enabled()
+    expect(page.locator("#id_time_limit")).to_have_value(re.compile(r"^4:(10|09):00$"))
+    expect(button).to_have_count(0)
     assert visitor.complaints == []
     visitor.context.close()
 

@@ -92,7 +92,7 @@ def test_pages_say_since_when_nothing_is_read(sign_in: SignIn, more: DemoRows, d
     client = sign_in("operator")
     files = FileSystem.objects.get(name="train-scratch").account
     paused = [address(more, n, n.replace("-", "_")) for n in ("reservation", "fleet", "file-system")]
-    paused += ["/calendar", "/orphans"]
+    paused += [address(more, "cluster", "cluster"), "/calendar", "/orphans"]
     CloudAccount.objects.update(is_paused=False)
     words = "is paused: nothing is read or changed there"
     for place in paused:
