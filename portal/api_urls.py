@@ -12,6 +12,7 @@ from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
 from apps.clusters import managed_api as managed
 from apps.clusters import mount_api as mounts
+from apps.clusters import node_action_api as node_actions
 from apps.clusters import preflight_api as preflights
 from apps.clusters import topology_views as topology
 from apps.connections import api as connections
@@ -59,8 +60,8 @@ urlpatterns = [
     path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
     path("clusters/<str:uid>/retry", managed.ClusterRetry.as_view(), name="cluster-retry"),
     path("clusters/<str:uid>/groups", managed.ClusterGroups.as_view(), name="cluster-groups"),
-    path("clusters/<str:uid>/node-actions", managed.NodeActions.as_view(), name="node-actions"),
-    path("clusters/<str:uid>/provider-events", managed.ProviderEvents.as_view(), name="provider-events"),
+    path("clusters/<str:uid>/node-actions", node_actions.NodeActions.as_view(), name="node-actions"),
+    path("clusters/<str:uid>/provider-events", node_actions.ProviderEvents.as_view(), name="provider-events"),
     path("managed-clusters", managed.ManagedClusters.as_view(), name="managed-clusters"),
     path("managed-clusters/<str:uid>", managed.ManagedClusterDetail.as_view(), name="managed-cluster"),
     path("cluster-adoptions", managed.ClusterAdoptions.as_view(), name="cluster-adoptions"),

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Q
 from django.utils.translation import gettext as _
+from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.capacity.selectors import reservation_for
 from apps.clusters.api import ClusterSerializer, EmptySerializer
-from apps.clusters.group_models import ClusterEvent, ClusterStep, NodeAction, NodeGroup
+from apps.clusters.group_models import ClusterStep, NodeGroup
 from apps.clusters.group_rules import NODE_TYPES
-from apps.clusters.group_services import group_add, group_delete, group_resize, nodes_ask
+from apps.clusters.group_services import group_add, group_delete, group_resize
 from apps.clusters.managed_rules import SETTINGS
 from apps.clusters.managed_selectors import (
-    actions_of,
     group_for,
     group_price,
     groups_visible_to,
-    happenings_of,
     steps_of,
 )
 from apps.clusters.managed_services import REACH, cluster_adopt, cluster_create, cluster_retry
 from apps.clusters.managed_words import group_sentence, jobs_words
 from apps.clusters.models import Cluster
-from apps.clusters.selectors import cluster_for, clusters_visible_to, nodes_visible_to
-from apps.clusters.states import KINDS_MANAGED, ClusterKind, GroupPhase, GroupSource, NodeVerb
+from apps.clusters.selectors import cluster_for, clusters_visible_to
+from apps.clusters.states import KINDS_MANAGED, ClusterKind, ClusterPhase, GroupPhase, GroupSource
 from apps.connections.selectors import account_for
 from apps.core.api import Endpoint, ListEndpoint, etag, expected_version, idempotent
 from apps.core.errors import FieldProblem, InvalidInput, NotFound, field_refusal
+from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.said import told
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -225,45 +224,27 @@ class GroupPatchSerializer(serializers.Serializer[Any]):
     min_nodes = serializers.IntegerField(min_value=0, required=False)
 
 
-class NodeActionSerializer(serializers.ModelSerializer[NodeAction]):
-    """A request about one node and AWS's answer."""
+class ManagedFilter(FilterSet):  # type: ignore[misc]
+    """By kind, phase, text."""
 
-    node = serializers.CharField(source="node.name", read_only=True)
-    message = serializers.CharField(read_only=True)
-
-    class Meta:
-        model = NodeAction
-        fields = [
-            "uid",
-            "node",
-            "provider_id",
-            "verb",
-            "reason",
-            "asked_by",
-            "phase",
-            "message",
-            "attempted_at",
-            "ended_at",
-            "created_at",
-        ]
-
-
-class NodeActionCreateSerializer(serializers.Serializer[Any]):
-    """What to ask of HyperPod, about which nodes, and why."""
-
-    verb = serializers.ChoiceField(choices=NodeVerb.choices)
-    nodes = serializers.ListField(
-        child=serializers.CharField(max_length=120), allow_empty=False, max_length=2000, help_text="uids or names."
-    )
-    reason = serializers.CharField(max_length=300)
-
-
-class ProviderEventSerializer(serializers.ModelSerializer[ClusterEvent]):
-    """An event that AWS keeps about a cluster."""
+    kind = ChoicesFilter("kind", values=[value for value, _label in MANAGED_CHOICES])
+    phase = ChoicesFilter("phase", values=[c.value for c in ClusterPhase])
+    q = TextFilter("name", "name_at_provider")
 
     class Meta:
-        model = ClusterEvent
-        fields = ["provider_id", "at", "level", "resource", "text", "reason", "group_name", "node_id"]
+        model = Cluster
+        fields: list[str] = []
+
+
+class GroupFilter(FilterSet):  # type: ignore[misc]
+    """By phase, text."""
+
+    phase = ChoicesFilter("phase", values=[c.value for c in GroupPhase])
+    q = TextFilter("name", "instance_type")
+
+    class Meta:
+        model = NodeGroup
+        fields: list[str] = []
 
 
 def _group(actor: Actor, body: dict[str, Any], at: str = "") -> dict[str, Any]:
@@ -289,6 +270,7 @@ class ManagedClusters(ListEndpoint):
 
     rights = {"GET": "clusters.view", "POST": "clusters.operate"}
     serializer_class = ClusterSerializer
+    filterset_class = ManagedFilter
 
     def get_rows(self) -> Any:
         """Visible ones."""
@@ -383,6 +365,7 @@ class ClusterGroups(ListEndpoint):
 
     rights = {"GET": "clusters.view", "POST": "clusters.operate"}
     serializer_class = GroupSerializer
+    filterset_class = GroupFilter
 
     def get_rows(self) -> Any:
         """Deleted ones included."""
@@ -440,50 +423,3 @@ class GroupDetail(Endpoint):
         group = group_for(actor=self.actor, may="clusters.operate", uid=uid)
         group_delete(actor=self.actor, group=group, expected_version=expected_version(request))
         return Response(GroupSerializer(group).data, status=202)
-
-
-class NodeActions(ListEndpoint):
-    """Requests about the nodes of one HyperPod cluster."""
-
-    rights = {"GET": "clusters.view", "POST": "clusters.operate"}
-    serializer_class = NodeActionSerializer
-
-    def get_rows(self) -> Any:
-        """The newest first."""
-        return actions_of(cluster_for(actor=self.actor, may="clusters.view", uid=self.kwargs["uid"]))
-
-    def get_serializer_class(self) -> Any:
-        """The body of a POST differs from what a list shows."""
-        return NodeActionCreateSerializer if self.request.method == "POST" else NodeActionSerializer
-
-    def post(self, request: Request, uid: str) -> Response:
-        """Ask for replacements or reboots (202), any number: the worker sends 25 a call. Idempotency-Key required."""
-        actor = self.actor
-        cluster = cluster_for(actor=actor, may="clusters.operate", uid=uid)
-        body = self.read_body(NodeActionCreateSerializer)
-        named = list(dict.fromkeys(body["nodes"]))
-        rows = nodes_visible_to(actor).filter(cluster=cluster)
-        found = list(rows.filter(Q(uid__in=named) | Q(name__in=named)))
-        known = {n.uid for n in found} | {n.name for n in found}
-        if missing := [name for name in named if name not in known]:
-            text = _("no such node in this cluster: %(names)s") % {"names": ", ".join(missing[:5])}
-            raise field_refusal("/nodes", text, "unknown")
-
-        def effect() -> tuple[int, dict[str, Any], str]:
-            made = nodes_ask(actor=actor, cluster=cluster, nodes=found, verb=body["verb"], reason=body["reason"])
-            data = {"actions": [dict(row) for row in NodeActionSerializer(made, many=True).data]}
-            return 202, data, f"/api/v1/clusters/{cluster.uid}/node-actions"
-
-        return idempotent(request, effect, required=True)
-
-
-class ProviderEvents(ListEndpoint):
-    """What AWS tells of one cluster; HyperPod with continuous provisioning keeps such events."""
-
-    rights = {"GET": "clusters.view"}
-    serializer_class = ProviderEventSerializer
-    sorts = {"-at": "-at"}
-
-    def get_rows(self) -> Any:
-        """The newest first."""
-        return happenings_of(cluster_for(actor=self.actor, may="clusters.view", uid=self.kwargs["uid"]))

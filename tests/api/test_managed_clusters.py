@@ -186,3 +186,20 @@ def test_a_slurm_of_ones_own_is_not_among_them(as_user: Any, operator: Any, clus
     client = as_user(operator)
     assert client.send("GET", "managed-clusters").json()["results"] == []
     problem(client.send("GET", f"managed-clusters/{cluster.uid}"), 404, "NotFound")
+
+
+def test_lists_are_filtered_and_an_unknown_value_is_refused(as_user: Any, operator: Any, account: CloudAccount) -> None:
+    client = as_user(operator)
+    uid = make(client, "pcs").json()["uid"]
+    make(client, "eks", key="k2", name="pods")
+
+    def names(query: str) -> list[str]:
+        return [row["name"] for row in client.send("GET", f"managed-clusters?{query}").json()["results"]]
+
+    assert names("kind=pcs") == ["lab"]
+    assert names("q=pod") == ["pods"]
+    assert names("phase=FAILED") == []
+    assert client.send("GET", f"clusters/{uid}/groups?phase=PENDING").json()["results"]
+    assert client.send("GET", f"clusters/{uid}/groups?phase=ACTIVE").json()["results"] == []
+    problem(client.send("GET", "managed-clusters?kind=nomad"), 400, "BadQuery")
+    problem(client.send("GET", "managed-clusters?nope=1"), 400, "BadQuery")
