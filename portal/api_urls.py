@@ -20,7 +20,7 @@ from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
 from apps.jobs import api as jobs
-from apps.jobs import stop_api
+from apps.jobs import sbatch_api, stop_api
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams
@@ -79,6 +79,7 @@ urlpatterns = [
     path("nodes/<str:uid>/resume", clusters.NodeResume.as_view(), name="node-resume"),
     path("jobs", jobs.Jobs.as_view(), name="jobs"),
     path("jobs/preview", jobs.JobPreview.as_view(), name="job-preview"),
+    path("jobs/import", sbatch_api.SbatchImport.as_view(), name="jobs-import"),
     path("jobs/stop", stop_api.JobsStop.as_view(), name="jobs-stop"),
     path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
     path("jobs/<str:uid>/cancel", stop_api.JobStop.as_view(kind="cancel"), name="job-cancel"),

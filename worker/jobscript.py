@@ -114,5 +114,6 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         environment=environment,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
+        options=tuple(job.slurm_options),
         excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes])),
     )

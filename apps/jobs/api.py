@@ -109,6 +109,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "reason",
             "message",
             "recoveries",
+            "slurm_options",
             "max_recoveries",
             "excluded_nodes",
             "usd_per_gpu_hour",
@@ -179,6 +180,13 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
     memory_per_node_mib = serializers.IntegerField(default=0)
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     environment = serializers.DictField(child=serializers.CharField(allow_blank=True), required=False, default=dict)
+    slurm_options = serializers.ListField(
+        child=serializers.CharField(max_length=2000),
+        required=False,
+        default=list,
+        max_length=100,
+        help_text="Further options as sbatch takes them, such as --constraint=h100; #SBATCH lines are read by import.",
+    )
     max_recoveries = serializers.IntegerField(default=3)
     trim = serializers.BooleanField(
         default=False, help_text="Cut a time limit that outlives the block of the nodes to the longest that fits."

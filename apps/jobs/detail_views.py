@@ -311,6 +311,7 @@ class JobConfig(JobPage):
             "memory_per_node_mib": job.memory_per_node_mib,
             "partition": job.partition,
             "environment": job.environment,
+            "slurm_options": job.slurm_options,
             "max_recoveries": job.max_recoveries,
             "script": job.script,
         }

@@ -14,7 +14,8 @@ from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.core.forms import NamingForm
 from apps.jobs.models import Job, JobTemplate
-from apps.jobs.rules import MAX_SCRIPT_BYTES, SbatchReading, check_script, parse_memory, parse_time, read_sbatch
+from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
+from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
 from apps.jobs.services import JobSpec
 from apps.teams.models import Team
 
@@ -67,8 +68,9 @@ def field_of(pointer: str) -> str:
     """The form field a problem's pointer belongs to; empty for the whole."""
     if pointer.startswith("/template_parameters/"):
         return PARAMETER + pointer.removeprefix("/template_parameters/")
-    if pointer.startswith("/environment"):
-        return "environment"
+    for name in ("environment", "slurm_options"):
+        if pointer.startswith(f"/{name}"):
+            return name
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
 
 
@@ -126,6 +128,14 @@ class JobForm(NamingForm):
         help_text=gettext_lazy("One NAME=value a line."),
     )
 
+    slurm_options = forms.CharField(
+        label=gettext_lazy("More Slurm options"),
+        required=False,
+        max_length=8000,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "autocapitalize": "off"}),
+        help_text=gettext_lazy("As sbatch takes them, one a line, such as --constraint=h100."),
+    )
+
     #: Fields that #SBATCH lines fill.
     RESOURCES = (
         "name",
@@ -137,6 +147,7 @@ class JobForm(NamingForm):
         "tasks_per_node",
         "cpus_per_task",
         "memory",
+        "slurm_options",
     )
 
     fallbacks = {
@@ -146,6 +157,7 @@ class JobForm(NamingForm):
         "memory": 0,
         "partition": "",
         "environment": {},
+        "slurm_options": [],
         "max_recoveries": 0,
     }
 
@@ -260,6 +272,14 @@ class JobForm(NamingForm):
             found[name.strip()] = value.strip()
         return found
 
+    def clean_slurm_options(self) -> list[str]:
+        """One option a line; what is none is refused by its words."""
+        lines = [line for line in self.cleaned_data["slurm_options"].splitlines() if line.strip()]
+        options, problems = check_options(lines)
+        if problems:
+            raise forms.ValidationError([p.detail for p in problems])
+        return options
+
     def clean(self) -> dict[str, Any]:
         """The script's own problems belong to the script."""
         data = super().clean() or self.cleaned_data
@@ -292,6 +312,7 @@ class JobForm(NamingForm):
             memory_per_node_mib=data["memory"],
             partition=data["partition"],
             environment=data["environment"],
+            slurm_options=data["slurm_options"],
             max_recoveries=data["max_recoveries"],
             template=template,
             template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
@@ -316,6 +337,10 @@ def initial_from_sbatch(reading: SbatchReading) -> dict[str, Any]:
         values["time_limit"] = minutes_text(values.pop("time_limit_min"))
     if "memory_per_node_mib" in values:
         values["memory"] = memory_text(values.pop("memory_per_node_mib"))
+    if "environment" in values:
+        values["environment"] = "\n".join(f"{k}={v}" for k, v in values["environment"].items())
+    if reading.options:
+        values["slurm_options"] = "\n".join(reading.options)
     return values
 
 
@@ -339,6 +364,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "memory": memory_text(job.memory_per_node_mib),
         "max_recoveries": job.max_recoveries,
         "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
+        "slurm_options": "\n".join(job.slurm_options),
     }
     if is_template:
         values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}

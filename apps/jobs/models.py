@@ -44,7 +44,8 @@ class Job(Reconciled):
     """What someone wants run; each try at it is an Attempt.
 
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish. The price is
-    a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures.
+    a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options`` are handed to
+    Slurm as they are, each ``--name=value``.
     """
 
     uid_prefix = "job"
@@ -66,6 +67,7 @@ class Job(Reconciled):
     time_limit_min = models.PositiveIntegerField()
     partition = models.CharField(max_length=60, blank=True, default="")
     environment = models.JSONField(default=dict)
+    slurm_options = models.JSONField(default=list)
     max_recoveries = models.PositiveSmallIntegerField(default=3)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_kind = models.CharField(max_length=8, blank=True, default="")

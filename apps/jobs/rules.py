@@ -1,11 +1,10 @@
-"""Pure decisions about jobs: reading #SBATCH lines, filling templates, pricing, ends and retries."""
+"""Pure decisions about jobs: sizes as people type them, filling templates, pricing, ends and retries."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -15,35 +14,6 @@ from apps.core.errors import FieldProblem
 from apps.jobs.states import AttemptPhase
 
 MAX_SCRIPT_BYTES = 1024 * 1024
-_DIRECTIVE = re.compile(r"^#SBATCH\s+(?P<rest>.*)$")
-_SHORT = {
-    "J": "job-name",
-    "N": "nodes",
-    "t": "time",
-    "p": "partition",
-    "c": "cpus-per-task",
-    "n": "ntasks",
-    "D": "chdir",
-    "o": "output",
-    "e": "error",
-    "A": "account",
-    "x": "exclude",
-    "G": "gpus",
-    "q": "qos",
-}
-#: Options that need no value.
-_FLAGS = frozenset({"requeue", "no-requeue", "exclusive", "overcommit", "oversubscribe"})
-#: Options the portal decides itself; the line is harmless and said so.
-_OURS = frozenset({"output", "error", "chdir", "requeue", "no-requeue", "exclusive", "comment", "open-mode"})
-
-
-@dataclass(slots=True)
-class SbatchReading:
-    """What the #SBATCH lines of a script say: form fields, problems by line, and remarks on lines not used."""
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    problems: list[FieldProblem] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
 
 
 def check_script(data: bytes | str) -> tuple[str, list[FieldProblem]]:
@@ -114,107 +84,6 @@ def parse_gpus(text: str) -> tuple[str, int]:
     if not parts or not parts[-1].isdigit() or len(parts) > 2 or not all(parts):
         raise ValueError(_("%(text)s is not a number of GPUs such as 8 or h100:8") % {"text": repr(text)})
     return (parts[0] if len(parts) == 2 else ""), int(parts[-1])
-
-
-def _whole(name: str, text: str, least: int = 1) -> int:
-    if not re.fullmatch(r"\d+", text) or int(text) < least:
-        raise ValueError(
-            _("--%(name)s must be a whole number from %(least)s, not %(text)s")
-            % {"name": name, "least": least, "text": repr(text)}
-        )
-    return int(text)
-
-
-def _apply(name: str, value: str, out: SbatchReading) -> None:
-    match name:
-        case "job-name":
-            out.fields["name"] = value
-        case "nodes":
-            out.fields["nodes"] = _whole(name, value)
-        case "ntasks-per-node":
-            out.fields["tasks_per_node"] = _whole(name, value)
-        case "cpus-per-task":
-            out.fields["cpus_per_task"] = _whole(name, value)
-        case "partition":
-            out.fields["partition"] = value
-        case "time":
-            out.fields["time_limit_min"] = parse_time(value)
-        case "mem":
-            out.fields["memory_per_node_mib"] = parse_memory(value) if value != "0" else 0
-        case "gpus-per-node":
-            out.fields["gpu_type"], out.fields["gpus_per_node"] = parse_gpus(value)
-        case "gres":
-            for part in value.split(","):
-                if not part.startswith("gpu"):
-                    raise ValueError(_("--gres=%(part)s: the portal knows only gpu") % {"part": part})
-                out.fields["gpu_type"], out.fields["gpus_per_node"] = parse_gpus(part)
-        case _:
-            raise KeyError(name)
-
-
-def read_sbatch(script: str) -> SbatchReading:
-    """Read the #SBATCH lines at the head of a script; Slurm, too, stops reading at the first command."""
-    out = SbatchReading()
-    for number, line in enumerate(script.split("\n"), start=1):
-        stripped = line.strip()
-        if not stripped or (stripped.startswith("#") and not stripped.startswith("#SBATCH")):
-            continue
-        if not stripped.startswith("#SBATCH"):
-            break
-        match = _DIRECTIVE.match(stripped)
-        if not match or not match["rest"].strip():
-            out.problems.append(_line_problem(number, _("%(text)s has no option") % {"text": repr(stripped)}))
-            continue
-        try:
-            words = shlex.split(match["rest"], comments=True)
-        except ValueError:
-            out.problems.append(_line_problem(number, _("a quote is not closed")))
-            continue
-        _read_words(words, number, out)
-    return out
-
-
-def _line_problem(number: int, text: str) -> FieldProblem:
-    return FieldProblem("/script", "bad-directive", _("line %(number)s: %(text)s") % {"number": number, "text": text})
-
-
-def _read_words(words: list[str], number: int, out: SbatchReading) -> None:
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if word.startswith("--"):
-            name, eq, value = word[2:].partition("=")
-        elif word.startswith("-") and len(word) >= 2 and word[1] in _SHORT:
-            name, value = _SHORT[word[1]], word[2:].removeprefix("=")
-            eq = "=" if value else ""
-        else:
-            out.problems.append(_line_problem(number, _("%(text)s is not an option") % {"text": repr(word)}))
-            continue
-        if not eq and name not in _FLAGS:
-            if index >= len(words):
-                out.problems.append(_line_problem(number, _("--%(name)s has no value") % {"name": name}))
-                continue
-            value = words[index]
-            index += 1
-        if not value and name not in _FLAGS:
-            out.problems.append(_line_problem(number, _("--%(name)s has no value") % {"name": name}))
-            continue
-        if name in _OURS:
-            out.remarks.append(
-                _("line %(number)s: --%(name)s is decided by the portal and not used")
-                % {"number": number, "name": name}
-            )
-            continue
-        try:
-            _apply(name, value, out)
-        except KeyError:
-            out.remarks.append(
-                _("line %(number)s: --%(name)s is not known to the portal and not used")
-                % {"number": number, "name": name}
-            )
-        except ValueError as error:
-            out.problems.append(_line_problem(number, str(error)))
 
 
 # --- templates -----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from apps.jobs.block_ends import longest_limit, trimmed_limit
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.rules import check_script, fill_template, hold_for
+from apps.jobs.sbatch import check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
@@ -58,6 +59,7 @@ class JobSpec:
     memory_per_node_mib: int = 0
     partition: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    slurm_options: Sequence[str] = ()
     max_recoveries: int = 3
     trim: bool = False
     template: JobTemplate | None = None
@@ -112,6 +114,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += _check_fields(spec)
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
+    problems += _check_options(spec, nodes)
     offered = _limit_that_fits(spec, nodes)
     if offered and spec.trim:
         warnings.append(_trimmed_words(spec.time_limit_min, offered))
@@ -218,11 +221,28 @@ def _check_fields(spec: JobSpec) -> list[FieldProblem]:
         if not low <= value <= high:
             text = _("must be from %(low)s to %(high)s") % {"low": f"{low:,}", "high": f"{high:,}"}
             problems.append(FieldProblem(f"/{name}", "out-of-range", text))
+    problems += check_options(spec.slurm_options)[1]
     for key, text in spec.environment.items():
         if not _ENV_NAME.fullmatch(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
             problems.append(FieldProblem(f"/environment/{key}", "invalid", _("not a name a job may set")))
         elif "\n" in text or "\x00" in text:
             problems.append(FieldProblem(f"/environment/{key}", "invalid", _("one line of text")))
+    return problems
+
+
+def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
+    """Options that would take more than is held for."""
+    options, problems = check_options(spec.slurm_options)
+    if problems:
+        return []
+    most = max((n.gpus for n in nodes), default=0)
+    if value_of(options, "exclusive") in ("", "topo") and spec.gpus_per_node < most:
+        text = _("--exclusive takes all %(most)s GPUs of a node: ask for as many per node") % {"most": most}
+        problems.append(FieldProblem("/slurm_options/0", "whole-nodes", text))
+    named = hosts_in(value_of(options, "nodelist") or "")
+    if named > spec.nodes:
+        text = _("--nodelist names %(named)s nodes and the job has %(nodes)s") % {"named": named, "nodes": spec.nodes}
+        problems.append(FieldProblem("/slurm_options/0", "more-nodes", text))
     return problems
 
 
@@ -320,6 +340,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         time_limit_min=preview.time_limit_min,
         partition=spec.partition or cluster.partition,
         environment=dict(spec.environment),
+        slurm_options=check_options(spec.slurm_options)[0],
         max_recoveries=spec.max_recoveries,
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
         price_source=preview.price_source,

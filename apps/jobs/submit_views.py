@@ -20,7 +20,7 @@ from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch, minutes_text
 from apps.jobs.models import Job
-from apps.jobs.rules import read_sbatch
+from apps.jobs.sbatch import read_sbatch
 from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
 from apps.jobs.services import Preview, job_preview, job_submit
 from apps.teams.permissions import Actor
@@ -161,7 +161,7 @@ class ReadScript(_NewJob):
         reading = read_sbatch(text)
         values = initial_from_sbatch(reading) if what != "cluster" else {}
         seen = _object(data.get("seen", "{}"))
-        changes = {name: str(value)[:200] for name, value in values.items() if seen.get(name) != value}
+        changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}
         upload = request.FILES.get("upload")
         if upload is not None and not data.get("name") and "name" not in values:
             changes["name"] = _name_from(upload.name or "")

@@ -137,7 +137,8 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
     shape = "CPUs=192 Boards=1 SocketsPerBoard=2 CoresPerSocket=48 ThreadsPerCore=2 RealMemory=2000000"
     for name, port in zip(options.node_names, ports.slurmd, strict=True):
         lines.append(
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {shape} Gres=gpu:h100:{options.gpus}"
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {shape} Feature=p5 "
+            f"Gres=gpu:h100:{options.gpus}"
         )
     lines.append(
         f"PartitionName={options.partition} Nodes={','.join(options.node_names)} Default=YES State=UP "

@@ -406,3 +406,13 @@ def test_a_limit_beyond_its_block_is_refused_with_what_fits_and_cut_on_request(
         assert "at most 250 min fit from now" in refused["errors"][0]["detail"]
         taken = client.send("POST", "jobs", {**body, "trim": True}, Idempotency_Key="k2")
     assert (taken.status_code, taken.json()["time_limit_min"]) == (202, 250)
+
+
+def test_a_script_is_read_without_being_submitted(as_user: Any, owner: Any) -> None:
+    script = "#!/bin/bash\r\n#SBATCH -N 2 -C h100\r\n#SBATCH --array=1-9\r\ntrue\r\n"
+    answer = as_user(owner).send("POST", "jobs/import", {"script": script})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["members"], body["slurm_options"]) == ({"nodes": 2}, ["--constraint=h100"])
+    assert "line 3" in body["problems"][0]["detail"]
+    assert Job.objects.count() == 0

@@ -101,7 +101,7 @@ def test_what_the_portal_does_not_use_is_said(sign_in: SignIn, filled: dict[str,
     script = "#SBATCH --output=x.log\n#SBATCH --qos=high\ntrue\n"
     text = sign_in("owner").post("/jobs/new/read", {**filled, "script": script}).content.decode()
     assert "line 1: --output is decided by the portal and not used" in text
-    assert "line 2: --qos is not known to the portal and not used" in text
+    assert "line 2: --qos=high is kept and handed to Slurm as it is" in text
 
 
 def test_a_file_lands_in_the_text_box_and_names_the_job(sign_in: SignIn, filled: dict[str, str]) -> None:
@@ -300,3 +300,24 @@ def test_a_limit_beyond_its_block_offers_the_one_that_fits(
         text = client.post("/jobs/new/preview", {**filled, "time_limit": "4:10:00"}).content.decode()
     assert "data-fill" not in text
     assert "disabled" not in text.split('id="submit-job"')[1].split(">")[0]
+
+
+def test_more_slurm_options_are_kept_shown_and_held_to(sign_in: SignIn, filled: dict[str, str]) -> None:
+    client = sign_in("owner")
+    script = "#!/bin/bash\n#SBATCH -C h100 --qos=high\ntrue\n"
+    assert filling(client.post("/jobs/new/read", {**filled, "script": script}))["slurm_options"] == (
+        "--constraint=h100\n--qos=high"
+    )
+    text = client.post("/jobs/new", {**filled, "slurm_options": "-C h100\n--nodes=64"}).content.decode()
+    assert "--nodes=64: --nodes has a field of its own" in text
+    answer = client.post("/jobs/new", {**filled, "slurm_options": "-C h100\n--qos=high"})
+    assert answer.status_code == 302
+    job = Job.objects.get(uid=answer["Location"].rsplit("/", 1)[-1])
+    assert job.slurm_options == ["--constraint=h100", "--qos=high"]
+    assert "--constraint=h100" in client.get(f"/jobs/{job.uid}/config").content.decode()
+
+
+def test_whole_nodes_are_paid_whole(sign_in: SignIn, filled: dict[str, str]) -> None:
+    for option, words in (("--exclusive", "takes all 8 GPUs"), ("--nodelist=p5-[1-9]", "names 9 nodes")):
+        asked = {**filled, "gpus_per_node": "1", "slurm_options": option}
+        assert words in sign_in("owner").post("/jobs/new", asked).content.decode()

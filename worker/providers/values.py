@@ -305,6 +305,7 @@ class SubmitRequest:
     """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by.
 
     ``requeue`` lets Slurm itself start the job again after a node failure; off, because attempts are made here.
+    ``options`` are further options of sbatch, each ``--name`` or ``--name=value``.
     """
 
     script: str
@@ -325,6 +326,7 @@ class SubmitRequest:
     qos: str = ""
     excluded_nodes: tuple[str, ...] = ()
     requeue: bool = False
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

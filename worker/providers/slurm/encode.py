@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.providers import errors as e
 from worker.providers import values as v
+from worker.providers.slurm import options
 from worker.providers.slurm.errors import SOURCE
 
 #: What slurmctld takes at most with its default max_script_size.
@@ -73,14 +74,14 @@ def _environment(request: v.SubmitRequest) -> dict[str, str]:
     return {"PATH": _DEFAULT_PATH, **told, **request.environment}
 
 
-def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
-    """The body of a submit; ``old`` chooses v0.0.38. Raises InvalidRequest for what no Slurm would run."""
+def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
+    """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run."""
     _check(request)
+    old = version == options.OLD
     environment = _environment(request)
     job: dict[str, Any] = {
         "name": request.name,
         "comment": request.comment,
-        "partition": request.partition,
         # Both releases start too few tasks when only tasks_per_node is given.
         "tasks": request.nodes * request.tasks_per_node,
         "tasks_per_node": request.tasks_per_node,
@@ -89,6 +90,8 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
         "current_working_directory": request.working_directory,
     }
     for key, value in (
+        # 24.11 takes an empty name for a partition's.
+        ("partition", request.partition),
         ("account", request.account),
         ("qos", request.qos),
         ("standard_output", request.stdout_path),
@@ -121,6 +124,7 @@ def submit(request: v.SubmitRequest, *, old: bool) -> Mapping[str, Any]:
             job["memory_per_node"] = _set(request.memory_per_node_mib)
         if request.excluded_nodes:
             job["excluded_nodes"] = list(request.excluded_nodes)
+    options.apply(job, request.options, version)
     return {"script": request.script, "job": job}
 
 

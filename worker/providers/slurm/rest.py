@@ -13,12 +13,13 @@ import httpx2
 
 from worker.providers import errors as e
 from worker.providers.slurm import errors as se
+from worker.providers.slurm import options
 from worker.providers.slurm.tokens import expiry_of
 from worker.providers.values import SchedulerAccess
 
 #: REST versions, newest first. v0.0.38 and v0.0.42 are proven on 22.05 and 24.11; the others share their shapes.
 VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", "v0.0.38")
-OLD = "v0.0.38"
+OLD = options.OLD
 CONNECT_TIMEOUT_S = 3.0
 #: A body beyond this is no answer of a scheduler: 10,000 jobs take 84 MB.
 MAX_BODY_BYTES = 512 * 1024 * 1024

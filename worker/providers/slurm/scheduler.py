@@ -159,7 +159,7 @@ class SlurmScheduler:
         Where the site lets jobs beyond a partition's limits wait (EnforcePartLimits=NO), the job exists and the
         receipt's warnings say what Slurm said.
         """
-        payload = encode.submit(request, old=self._rest.old)
+        payload = encode.submit(request, self._rest.version)
         body = self._rest.call("POST", "/slurm/{v}/job/submit", about="submit", body=payload).body
         try:
             made = decode.number(body.get("job_id"))

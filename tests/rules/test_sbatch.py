@@ -1,0 +1,118 @@
+"""#SBATCH lines as people write them: every directive ends in a field, a kept option, a remark or a problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from apps.jobs.sbatch import CLIENT, NAMES, OURS, SHORT, check_options, hosts_in, read_sbatch, words_of
+
+
+def read(*lines: str) -> Any:
+    return read_sbatch("#!/bin/bash\n" + "\n".join(f"#SBATCH {line}" for line in lines) + "\nsrun true\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "options"),
+    [
+        (["-N2 -n16"], {"nodes": 2, "tasks_per_node": 8}, []),
+        (["-N 3", "-n 16"], {"nodes": 3, "tasks_per_node": 6}, ["--ntasks=16"]),
+        (["--ntasks=4"], {"tasks_per_node": 4}, ["--ntasks=4"]),
+        (["-N4", "-G 32"], {"nodes": 4, "gpus_per_node": 8, "gpu_type": ""}, []),
+        (["-N2 --ntasks-per-node=8 --gpus-per-task=1"], None, ["--gpu-bind=per_task:1"]),
+        (["--gres=gpu:h100:8,nvme:2"], {"gpu_type": "h100", "gpus_per_node": 8}, ["--gres=nvme:2"]),
+        (["-C h100&ib", "--dependency afterok:12"], {}, ["--constraint=h100&ib", "--dependency=afterok:12"]),
+        (["-HO"], {}, ["--hold", "--overcommit"]),
+        (["--exclusive", "--exclusive=user"], {}, ["--exclusive=user"]),
+        (["-k --nice"], {}, ["--no-kill", "--nice"]),
+        (["--export=ALL,A=1,B=x=y"], {"environment": {"A": "1", "B": "x=y"}}, []),
+        (["--nodes=2-2"], {"nodes": 2}, []),
+        (["--ntasks-per-nod=4"], {"tasks_per_node": 4}, []),
+        (["--tasks-per-node=4"], {"tasks_per_node": 4}, []),
+        (["--signal=B:USR1@120  # a minute"], {}, ["--signal=B:USR1@120"]),
+        (['--comment="a # b" --mail-user=member@example.org'], {}, ["--mail-user=member@example.org"]),
+    ],
+)
+def test_what_lines_become(lines: list[str], fields: dict[str, Any] | None, options: list[str]) -> None:
+    found = read(*lines)
+    assert found.problems == []
+    assert found.options == options
+    if fields is not None:
+        assert {k: value for k, value in found.fields.items() if value != ""} == {
+            k: value for k, value in fields.items() if value != ""
+        }
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--nodes=2-4", "fixed number of nodes"),
+        ("-N3 -G 16", "does not divide by 3 nodes"),
+        ("-a 0-9", "job arrays are not run here"),
+        ("--uid=0", "only root"),
+        ("--nonsense", "Slurm has no option --nonsense"),
+        ("-Z", "Slurm has no option -Z"),
+        ("--ntasks-per=4", "can be several"),
+        ("--hold=yes", "takes no value"),
+        ("--wrap=true", "a script already"),
+        ("hetjob", "heterogeneous"),
+        ("--gpus-per-socket=4", "--gpus-per-node"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_line(line: str, words: str) -> None:
+    found = read(line)
+    assert len(found.problems) == 1
+    assert found.problems[0].detail.startswith("line 2: ")
+    assert words in found.problems[0].detail
+
+
+def test_no_option_is_dropped_silently() -> None:
+    for name in sorted(NAMES):
+        found = read(f"--{name}=2") if name not in ("hold",) else read(f"--{name}")
+        if found.problems and "takes no value" in found.problems[0].detail:
+            found = read(f"--{name}")
+        told = [*found.fields, *found.options, *found.remarks, *[p.detail for p in found.problems]]
+        assert told, name
+        if name in OURS | CLIENT:
+            assert any(f"--{name}" in text or "--" in text for text in found.remarks), name
+
+
+def test_every_letter_stands_for_an_option() -> None:
+    assert set(SHORT.values()) <= NAMES
+
+
+@pytest.mark.parametrize(
+    ("script", "nodes"),
+    [
+        ("#!/bin/bash\r\n#SBATCH -N 2\r\ntrue\r\n", 2),
+        ("\ufeff#!/bin/bash\n#SBATCH -N 2\n", 2),
+        ("#SBATCH -N 2\n", 2),
+        ("#!/bin/bash\n\n  # words\n#SBATCH -N 2\n", 2),
+        ("#!/bin/bash\necho\n#SBATCH -N 2\n", None),
+        ("#!/bin/bash\n ##SBATCH -N 2\n##SBATCH -N 3\n", None),
+        ("#!/bin/bash\n  #SBATCH -N 2\n", None),
+    ],
+)
+def test_which_lines_are_read(script: str, nodes: int | None) -> None:
+    assert read_sbatch(script).fields.get("nodes") == nodes
+
+
+def test_words() -> None:
+    assert words_of("""-J "a b" --x='c d'e f\\ g # rest""") == ["-J", "a b", "--x=c de", "f g"]
+    assert words_of('--comment=a#b ""') == ["--comment=a#b", ""]
+    with pytest.raises(ValueError, match="quote"):
+        words_of('-J "open')
+
+
+def test_options_that_a_person_types() -> None:
+    options, problems = check_options(["-C h100", "--qos high", "--qos=low", "--exclusive"])
+    assert (options, problems) == (["--constraint=h100", "--qos=low", "--exclusive"], [])
+    _options, problems = check_options(["--nodes=64", "--gres=gpu:8", "--tres-per-task=gres/gpu:1", "--output=x", "x"])
+    assert [p.pointer for p in problems] == [f"/slurm_options/{i}" for i in range(5)]
+    assert "field of its own" in problems[0].detail
+
+
+@pytest.mark.parametrize(("text", "count"), [("", 0), ("a", 1), ("p5-[1-4,7],gpu3", 6), ("r[1-2]n[1-3]", 6)])
+def test_hosts_are_counted(text: str, count: int) -> None:
+    assert hosts_in(text) == count
