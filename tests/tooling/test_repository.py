@@ -50,6 +50,17 @@ def test_no_third_party_file_is_committed():
     assert not foreign
 
 
+#: Everything that lies at the top, where nothing else belongs.
+AT_THE_TOP = {
+    *(".dockerignore", ".gitignore", ".npmrc", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "Makefile"),
+    *("README.md", "docker-compose.yml", "manage.py", "package-lock.json", "package.json", "pyproject.toml"),
+}
+
+
+def test_nothing_else_lies_at_the_top():
+    assert {name for name in tracked() if "/" not in name} == AT_THE_TOP
+
+
 def test_no_address_of_a_package_registry():
     hosts = re.compile(
         r"(registry\.npmjs|registry\.yarnpkg|pypi\.org|pythonhosted\.org|deb\.debian|security\.debian)", re.I
