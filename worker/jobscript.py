@@ -10,6 +10,7 @@ from django.conf import settings
 
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
+from apps.jobs.sbatch import kept_options
 from worker.providers import values as v
 
 RUNNER = "runner/quarterdeck_runner.py"
@@ -114,6 +115,6 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         environment=environment,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
-        options=tuple(job.slurm_options),
+        options=tuple(option.plain for option in kept_options(job.slurm_options)),
         excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes])),
     )

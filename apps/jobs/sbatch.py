@@ -10,6 +10,7 @@ The names and which of them take a value were read from ``sbatch`` of 22.05.8 an
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -101,7 +102,12 @@ class Option:
 
     @property
     def words(self) -> str:
-        """As one would write it."""
+        """As one would write it, so that reading it again gives the same."""
+        return f"--{self.name}={shlex.quote(self.value)}" if self.value else f"--{self.name}"
+
+    @property
+    def plain(self) -> str:
+        """Name and value without quotes, as a program passes them on."""
         return f"--{self.name}={self.value}" if self.value else f"--{self.name}"
 
 
@@ -428,13 +434,14 @@ def check_options(lines: Sequence[str]) -> tuple[list[str], list[FieldProblem]]:
     return list(found.values()), problems
 
 
-def value_of(options: Sequence[str], name: str) -> str | None:
+def kept_options(lines: Sequence[str]) -> list[Option]:
+    """The options that a job keeps. Raises ValueError for lines that ``check_options`` did not write."""
+    return [option for text in lines for option in options_of(words_of(text))]
+
+
+def value_of(lines: Sequence[str], name: str) -> str | None:
     """The value of a kept option, "" where it has none; None where it is not there."""
-    for text in options:
-        given, _equals, value = text.removeprefix("--").partition("=")
-        if given == name:
-            return value
-    return None
+    return next((o.value for o in kept_options(lines) if o.name == name), None)
 
 
 def hosts_in(text: str) -> int:

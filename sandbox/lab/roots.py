@@ -23,24 +23,25 @@ DIRECTORY_VARIABLE: Final = "QD_SLURM_ROOTS"
 _DIRECTORY: Final = "/var/cache/quarterdeck"
 _PACKAGES: Final = "slurmctld,slurmd,slurmdbd,slurmrestd,slurm-client,slurm-wlm-jwt-plugin,slurm-wlm-mysql-plugin,munge"
 _STAMP: Final = ".quarterdeck-root"
+_KEYS: Final = "usr/share/keyrings/debian-archive-keyring.gpg"
 _CLONE_NEWNS: Final = 0x00020000
 
 
 @dataclass(frozen=True)
 class Release:
-    """Where a Slurm release comes from. ``more`` are further words for debootstrap, ``script`` is its recipe."""
+    """Where a Slurm release comes from: ``script`` is debootstrap's recipe, ``keys_of`` the root with the suite's keys."""
 
     name: str
     suite: str
     rest_version: str
-    more: tuple[str, ...] = ()
     script: tuple[str, ...] = ()
+    keys_of: str = ""
 
 
-#: Debian 12's debootstrap knows neither the name nor the keys of suites that are newer than itself.
+#: Debian 12 knows neither the name nor the keys of forky; trixie has its keys.
 RELEASES: Final = {
     "24.11": Release("24.11", "trixie", "v0.0.42"),
-    "26.05": Release("26.05", "forky", "v0.0.45", more=("--no-check-gpg",), script=("sid",)),
+    "26.05": Release("26.05", "forky", "v0.0.45", script=("sid",), keys_of="24.11"),
 }
 
 
@@ -102,10 +103,17 @@ def _bootstrap(release: Release, target: Path) -> None:
     for folder in (half, target):
         shutil.rmtree(folder, ignore_errors=True)
     log = target.with_name(f"{target.name}.log")
-    words = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", *release.more]
+    words = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}"]
+    if release.keys_of:
+        words.append(f"--keyring={make_root(release.keys_of) / _KEYS}")
     words += [release.suite, str(half), _mirror(), *release.script]
     with log.open("wb") as output:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=900, check=False)
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=600, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise LabError(f"debootstrap of {release.suite} did not end within 10 minutes; see {log}") from None
     if done.returncode != 0:
         lines = log.read_text(errors="replace").strip().splitlines()
         raise LabError(f"debootstrap of {release.suite} failed: {lines[-1] if lines else done.returncode}; see {log}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.jobs.sbatch import NAMES, read_sbatch
+from apps.jobs.sbatch import NAMES, kept_options, read_sbatch
 from tests.contract.test_scheduler_real import needs
 from tests.labs import RealSlurm, real_slurm_lab
 from worker.providers import errors
@@ -126,7 +126,7 @@ def by_rest(lab: RealSlurm, option: str) -> dict[str, str]:
         time_limit_min=reading.fields["time_limit_min"],
         working_directory=str(lab.description["work_dir"]),
         environment={},
-        options=tuple(reading.options),
+        options=tuple(o.plain for o in kept_options(reading.options)),
     )
     return shown(lab, lab.scheduler().submit(request).scheduler_id)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.jobs.sbatch import CLIENT, NAMES, OURS, SHORT, check_options, hosts_in, read_sbatch, words_of
+from apps.jobs.sbatch import CLIENT, NAMES, OURS, SHORT, check_options, hosts_in, kept_options, read_sbatch, words_of
 
 
 def read(*lines: str) -> Any:
@@ -22,7 +22,7 @@ def read(*lines: str) -> Any:
         (["-N4", "-G 32"], {"nodes": 4, "gpus_per_node": 8, "gpu_type": ""}, []),
         (["-N2 --ntasks-per-node=8 --gpus-per-task=1"], None, ["--gpu-bind=per_task:1"]),
         (["--gres=gpu:h100:8,nvme:2"], {"gpu_type": "h100", "gpus_per_node": 8}, ["--gres=nvme:2"]),
-        (["-C h100&ib", "--dependency afterok:12"], {}, ["--constraint=h100&ib", "--dependency=afterok:12"]),
+        (["-C h100&ib", "--dependency afterok:12"], {}, ["--constraint='h100&ib'", "--dependency=afterok:12"]),
         (["-HO"], {}, ["--hold", "--overcommit"]),
         (["--exclusive", "--exclusive=user"], {}, ["--exclusive=user"]),
         (["-k --nice"], {}, ["--no-kill", "--nice"]),
@@ -116,3 +116,12 @@ def test_options_that_a_person_types() -> None:
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("a", 1), ("p5-[1-4,7],gpu3", 6), ("r[1-2]n[1-3]", 6)])
 def test_hosts_are_counted(text: str, count: int) -> None:
     assert hosts_in(text) == count
+
+
+@pytest.mark.parametrize("value", ['{"a": 1}', "a b", "it's", "a#b", "#c", "back\\slash", "h100&ib"])
+def test_a_value_stays_as_it_is_however_often_it_is_read(value: str) -> None:
+    once = read("--extra='%s'" % value.replace("'", "'\\''")).options
+    again, problems = check_options(once)
+    assert problems == []
+    assert check_options(again)[0] == again == once
+    assert [o.plain for o in kept_options(again)] == [f"--extra={value}"]
