@@ -29,19 +29,18 @@ _CLONE_NEWNS: Final = 0x00020000
 
 @dataclass(frozen=True)
 class Release:
-    """Where a Slurm release comes from: ``script`` is debootstrap's recipe, ``keys_of`` the root with the suite's keys."""
+    """Where a Slurm release comes from: ``script`` is debootstrap's recipe, ``keys_of`` the root that has the keys."""
 
     name: str
     suite: str
-    rest_version: str
     script: tuple[str, ...] = ()
     keys_of: str = ""
 
 
 #: Debian 12 knows neither the name nor the keys of forky; trixie has its keys.
 RELEASES: Final = {
-    "24.11": Release("24.11", "trixie", "v0.0.42"),
-    "26.05": Release("26.05", "forky", "v0.0.45", script=("sid",), keys_of="24.11"),
+    "24.11": Release("24.11", "trixie"),
+    "26.05": Release("26.05", "forky", script=("sid",), keys_of="24.11"),
 }
 
 

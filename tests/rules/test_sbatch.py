@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_hosts_are_counted(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("value", ['{"a": 1}', "a b", "it's", "a#b", "#c", "back\\slash", "h100&ib"])
 def test_a_value_stays_as_it_is_however_often_it_is_read(value: str) -> None:
-    once = read("--extra='%s'" % value.replace("'", "'\\''")).options
+    once = read(f"--extra={shlex.quote(value)}").options
     again, problems = check_options(once)
     assert problems == []
     assert check_options(again)[0] == again == once
