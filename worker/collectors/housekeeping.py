@@ -18,9 +18,21 @@ from apps.checkpoints.models import Checkpoint, CheckpointSeries
 from apps.checkpoints.services import series_rejudge
 from apps.checkpoints.states import CheckpointState
 from apps.clusters.fleet_services import FLEET_INTENT
+from apps.clusters.group_models import NodeGroup
+from apps.clusters.group_services import ACT_INTENT
+from apps.clusters.managed_services import CLUSTER_INTENT as KEPT_INTENT
+from apps.clusters.managed_services import GROUP_INTENT
 from apps.clusters.models import Cluster, Fleet
 from apps.clusters.services import CLUSTER_INTENT, clusters_connected
-from apps.clusters.states import FLEET_WORKING, ClusterPhase, FleetPhase
+from apps.clusters.states import (
+    FLEET_WORKING,
+    GROUP_WORKING,
+    KINDS_MANAGED,
+    NODE_ACTION_OPEN,
+    ClusterPhase,
+    FleetPhase,
+    GroupPhase,
+)
 from apps.connections.models import CloudAccount
 from apps.connections.services import INTENT as ACCOUNT_INTENT
 from apps.connections.states import AccountPhase
@@ -73,8 +85,23 @@ def _wake_forgotten() -> None:
     """Whatever is alive has an intent; a row that lost its own (a restored backup, say) gets it back."""
     asked = set(Intent.objects.values_list("kind", "key"))
     wanted = [(kind, cluster.uid) for cluster in clusters_connected() for kind in (*COLLECTORS, CLUSTER_INTENT)]
+    managed = Q(kind__in=KINDS_MANAGED)
+    new_wish = Q(generation__gt=F("observed_generation")) | Q(delete_requested_at__isnull=False)
+    moving = Q(phase__in=GROUP_WORKING | {GroupPhase.DEGRADED})
     for kind, rows in (
-        (CLUSTER_INTENT, Cluster.objects.filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING])),
+        (
+            CLUSTER_INTENT,
+            Cluster.objects.exclude(managed).filter(phase__in=[ClusterPhase.PENDING, ClusterPhase.DELETING]),
+        ),
+        # A failed one waits for a person, and its sentence stays.
+        (
+            KEPT_INTENT,
+            Cluster.objects.filter(managed)
+            .exclude(phase=ClusterPhase.DELETED)
+            .filter(new_wish | ~Q(phase=ClusterPhase.FAILED)),
+        ),
+        (GROUP_INTENT, NodeGroup.objects.filter(moving | new_wish).exclude(phase=GroupPhase.DELETED)),
+        (ACT_INTENT, Cluster.objects.filter(nodes__actions__phase__in=NODE_ACTION_OPEN).distinct()),
         (FLEET_INTENT, Fleet.objects.filter(phase__in=FLEET_WORKING | {FleetPhase.READY, FleetPhase.DEGRADED})),
         (FILE_SYSTEM_INTENT, FileSystem.objects.exclude(phase__in=[FileSystemPhase.DELETED, FileSystemPhase.FAILED])),
         (PURCHASE_INTENT, Purchase.objects.filter(phase__in=PURCHASE_OPEN)),
