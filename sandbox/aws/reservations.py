@@ -24,7 +24,8 @@ RESERVATIONS_FILE = "aws-reservations.json"
 BLOCK: Final = "capacity-block"
 #: How long before a block's end EC2 begins to take its machines back: UltraServers are slower to clean.
 RECLAIM_S: Final = {"": 1800, "ultraserver": 3600}
-_INSTANTS: Final = ("start", "end", "created", "pay_at", "cancelled_at", "good_until", "bought_at", "from", "to")
+#: What a jump of the clock moves; when an extension was bought stays, as the buyer's own note of it does.
+_INSTANTS: Final = ("start", "end", "created", "pay_at", "cancelled_at", "good_until", "from", "to")
 
 Row = dict[str, Any]
 

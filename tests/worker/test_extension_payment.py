@@ -68,6 +68,13 @@ def test_an_extension_is_bought_once_it_is_paid_and_its_price_counts_from_then(
     assert len(server.cloud.book.rows("extensions")) == 1
 
 
+def test_a_jump_of_the_sandbox_clock_does_not_make_ours_an_older_one(
+    paying: Purchase, server: AwsServer, work: Any, plan: Plan
+) -> None:
+    server.world.advance(2 * 3600)
+    drive(paying, work, plan, "purchase.buy", lambda: paying.phase == "BOUGHT")
+
+
 def test_an_extension_that_cannot_be_charged_is_not_bought(
     paying: Purchase, server: AwsServer, work: Any, plan: Plan
 ) -> None:

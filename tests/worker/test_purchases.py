@@ -184,6 +184,62 @@ def test_a_refusal_of_aws_is_final_and_told(
     assert bought(server, "capacity-block") == 0
 
 
+def older_extension(server: AwsServer, purchase: Purchase, state: str) -> None:
+    """An extension of the same offering that was bought an hour before ours and is settled."""
+    assert purchase.extends is not None
+    bought_at = (clock.now() - timedelta(hours=1)).timestamp()
+    server.cloud.book.rows("extensions")["ext-0ld"] = {
+        "reservation_id": purchase.extends.provider_id,
+        "offering_id": purchase.offering_id,
+        "hours": 24,
+        "from": bought_at,
+        "to": bought_at + 24 * 3600,
+        "fee": "1.00",
+        "bought_at": bought_at,
+        "pay_at": bought_at,
+        "status": state,
+    }
+
+
+@pytest.mark.parametrize("state", ["payment-failed", "payment-succeeded"])
+@pytest.mark.parametrize("when", ["before the call", "after the call", ""])
+def test_an_older_extension_of_the_same_offering_decides_nothing(
+    state: str, when: str, account: Any, server: Any, operator: Any, admin: Any, team: Any, work: Any, plan: Plan
+) -> None:
+    purchase = approved(asked_for("extension", account, server, operator, work, plan, team), admin)
+    older_extension(server, purchase, state)
+    object.__setattr__(server.options, "block_payment_s", 3600.0)
+    plan.call, plan.when = ("extension_purchase", when) if when else (plan.call, plan.when)
+    waits = "UNKNOWN" if when == "before the call" else "PAYING"
+    drive(purchase, work, plan, "purchase.buy", lambda: purchase.phase == waits)
+    ours = server.cloud.book.rows("extensions")
+    held = {key: row for key, row in ours.items() if key != "ext-0ld"}
+    for key in held:
+        # AWS may be slow to list it.
+        del ours[key]
+    for _round in range(3):
+        Intent.objects.update(due_at=clock.now())
+        visit(work, "purchase.buy", plan)
+    purchase.refresh_from_db()
+    assert (purchase.phase, purchase.candidates) == (waits, [])
+    ours.update(held)
+    for _round in range(3):
+        Intent.objects.update(due_at=clock.now())
+        visit(work, "purchase.buy", plan)
+    purchase.refresh_from_db()
+    assert purchase.phase == waits
+    if not held:
+        return
+    # Ours ends the other way than the older one did.
+    if state == "payment-succeeded":
+        server.world.fault_add("payment-failed", left=1)
+    for row in held.values():
+        row["pay_at"] = 0
+    Intent.objects.update(due_at=clock.now())
+    ends = "FAILED" if state == "payment-succeeded" else "BOUGHT"
+    drive(purchase, work, plan, "purchase.buy", lambda: purchase.phase == ends)
+
+
 def test_a_doubt_shows_its_evidence_and_a_person_settles_it(
     account: Any, server: Any, operator: Any, admin: Any, team: Any, work: Any, plan: Plan
 ) -> None:

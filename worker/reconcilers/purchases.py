@@ -8,6 +8,7 @@ purchase's tag, and says "unknown" with what it saw until that turns up or a per
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -43,6 +44,8 @@ LOOK_SELDOM_S = 300.0
 LOOK_CLOSELY_S = 900.0
 #: In a paused account nothing is read; whether it still is, is looked at after this time.
 PAUSED_S = 30.0
+#: How much earlier than ours AWS's clock may stamp what our call did.
+CLOCKS_DIFFER = timedelta(minutes=1)
 #: AWS's words for what became of an extension's price.
 _PAID, _UNPAID = "payment-succeeded", "payment-failed"
 #: No connection was made: the call cannot have taken effect.
@@ -291,10 +294,17 @@ def _await_payment(purchase: Purchase) -> Outcome:
     return again(_pause(purchase))
 
 
-def _extension_states(purchase: Purchase, capacity: Capacity) -> set[str]:
+def _extensions(purchase: Purchase, capacity: Capacity) -> list[cv.SeenExtension]:
+    """What the block was extended by since our call; an older extension of the same offering says nothing of it."""
     assert purchase.extends is not None
+    assert purchase.attempted_at is not None
+    since = purchase.attempted_at - CLOCKS_DIFFER
     history = capacity.extensions(purchase.extends.provider_id)
-    return {e.state for e in history if e.offering_id == purchase.offering_id}
+    return [e for e in history if e.bought_at is None or e.bought_at >= since]
+
+
+def _extension_states(purchase: Purchase, capacity: Capacity) -> set[str]:
+    return {e.state for e in _extensions(purchase, capacity) if e.offering_id == purchase.offering_id}
 
 
 def _unpaid(purchase: Purchase) -> Outcome:
@@ -319,8 +329,7 @@ def _look(purchase: Purchase) -> Outcome:
     """Find what carries our tag; what else appeared since is the evidence a person decides by."""
     capacity = doors.capacity_for(purchase.account)
     if purchase.kind == PurchaseKind.EXTENSION:
-        assert purchase.extends is not None
-        history = capacity.extensions(purchase.extends.provider_id)
+        history = _extensions(purchase, capacity)
         mine = {e.state for e in history if e.offering_id == purchase.offering_id}
         if _PAID in mine:
             return _extended(purchase)
