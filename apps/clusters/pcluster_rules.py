@@ -55,7 +55,7 @@ def machines(text: str) -> list[Machines]:
     """The head node and the compute resources of every queue; none where the text cannot be understood."""
     try:
         return list(islice(_machines(read(text)), 500)) if text.strip() else []
-    except (NotAConfiguration, AttributeError, KeyError, TypeError, ValueError):
+    except (NotAConfiguration, AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return []
 
 

@@ -20,6 +20,7 @@ from worker.providers.aws.parallelcluster import (
     ParallelCluster,
     check_address,
     configured_groups,
+    read_config,
     state_of,
     tagged_config,
 )
@@ -231,6 +232,13 @@ def test_pure_parts() -> None:
     assert state_of("ROLLBACK_COMPLETE") == kv.FAILED
     assert configured_groups("") == ()
     assert configured_groups("Scheduling: {SlurmQueues: [3]}") == ()
+    for wrong in ("MaxCount: .inf", "MaxCount: .nan", "MinCount: .inf", "MinCount: many"):
+        assert configured_groups(CONFIG.replace(f"{wrong[:8]}: {8 if wrong[1] == 'a' else 2}", wrong)) == ()
+    assert configured_groups(CONFIG.replace("- Name: train", "- Title: train")) == ()
+    for unreadable in ("a: [1", "[" * 5000, "a: 2026-99-99", "a: " + "9" * 5000):
+        assert configured_groups(unreadable) == ()
+        with pytest.raises(errors.InvalidRequest, match="not YAML"):
+            read_config(unreadable)
     tagged = tagged_config("Tags: [{Key: 'quarterdeck:uid', Value: old}]", {v.TAG_UID: "new"}, "us-east-2")
     assert tagged.count("quarterdeck:uid") == 1
     assert "old" not in tagged

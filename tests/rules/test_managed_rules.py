@@ -112,6 +112,7 @@ API = "https://abc.execute-api.us-east-2.amazonaws.com/prod"
         (CONFIG.replace("us-east-2", "us-west-2"), API, "/config", "it is for us-west-2"),
         (CONFIG.replace("Scheduler: slurm", "Scheduler: awsbatch"), API, "/config", "must be slurm"),
         (CONFIG.replace("SlurmQueues", "Queues"), API, "/config", "no queue"),
+        (CONFIG.replace("MaxCount: 4", "MaxCount: .inf"), API, "/config", "no queue"),
         ("x" * 100_001, API, "/config", "longer than"),
         (CONFIG, "", "/pcluster_api_url", "execute-api.us-east-2"),
         (CONFIG, "https://evil.example/prod", "/pcluster_api_url", "execute-api.us-east-2"),
@@ -141,6 +142,9 @@ def test_machines_of_a_configuration() -> None:
     huge = pcluster_rules.machines(CONFIG.replace("MaxCount: 8", "MaxCount: 99999999999"))
     assert huge[-1].most == 10_000, "no sum that cannot be shown"
     assert pcluster_rules.machines("Scheduling: {SlurmQueues: [3]}") == []
+    for endless in (".inf", "-.inf", ".nan"):
+        for limit in ("MaxCount: 8", "MinCount: 2"):
+            assert pcluster_rules.machines(CONFIG.replace(limit, f"{limit[:8]}: {endless}")) == []
 
 
 @pytest.mark.parametrize("kind", sorted(SETTINGS))

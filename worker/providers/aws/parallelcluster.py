@@ -294,7 +294,10 @@ def read_config(text: str) -> Mapping[str, Any]:
     """A configuration as a mapping. Raises ``InvalidRequest`` where it is none."""
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise InvalidRequest("the configuration is not YAML: too deeply nested", source="aws") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # A number or date that Python cannot hold is a ValueError of its own.
         raise InvalidRequest(f"the configuration is not YAML: {' '.join(str(error).split())}", source="aws") from error
     if not isinstance(found, dict):
         raise InvalidRequest("the configuration is not a YAML mapping", source="aws")
@@ -318,7 +321,7 @@ def configured_groups(text: str) -> tuple[kv.SeenGroup, ...]:
     """The compute resources of every Slurm queue; none where the text is empty or cannot be understood."""
     try:
         return tuple(_groups(read_config(text))) if text.strip() else ()
-    except (InvalidRequest, AttributeError, TypeError, ValueError):
+    except (InvalidRequest, AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return ()
 
 
