@@ -174,6 +174,26 @@ def test_what_is_owned_or_watched_is_no_orphan(
     assert at.counts(server)["eks_nodegroups"] == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_hidden"), [("eks", False), ("pcs", False), ("hyperpod-slurm", True), ("hyperpod-eks", True)]
+)
+def test_only_a_cluster_of_its_own_service_hides_an_orphan_of_its_name(
+    kind: str, is_hidden: bool, account: CloudAccount
+) -> None:
+    lost(account, "hyperpod-slurm")
+    Cluster.objects.create(
+        name="lab",
+        kind=kind,
+        account=account,
+        is_adopted=True,
+        name_at_provider="lab",
+        provider_id="lab",
+        phase="READY",
+    )
+    ec2.sweep(account.uid)
+    assert kinds() == ([] if is_hidden else ["hyperpod-cluster"])
+
+
 def test_a_service_that_cannot_be_asked_makes_nothing_vanish(account: CloudAccount, server: AwsServer) -> None:
     lost(account, "hyperpod-slurm")
     ec2.sweep(account.uid)

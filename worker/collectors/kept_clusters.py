@@ -12,13 +12,21 @@ from apps.capacity.orphan_states import CLUSTERS, GROUPS, OrphanKind
 from apps.catalog.selectors import price_words, type_by_name
 from apps.clusters.group_models import NodeGroup
 from apps.clusters.models import Cluster, Node
-from apps.clusters.states import ClusterPhase, GroupPhase, NodePhase
+from apps.clusters.states import KINDS_HYPERPOD, ClusterKind, ClusterPhase, GroupPhase, NodePhase
 from apps.connections.models import CloudAccount
 from worker.providers import values as v
 from worker.providers.errors import ProviderError
 from worker.providers.ports import OwnedClusters
 
 log = structlog.get_logger(__name__)
+#: Which kinds of clusters here a finding can belong to: a name is one service's alone.
+_KINDS: dict[str, frozenset[str]] = {
+    OrphanKind.PCS_CLUSTER: frozenset({ClusterKind.PCS}),
+    OrphanKind.PCS_GROUP: frozenset({ClusterKind.PCS}),
+    OrphanKind.EKS_CLUSTER: frozenset({ClusterKind.EKS}),
+    OrphanKind.EKS_GROUP: frozenset({ClusterKind.EKS}),
+    OrphanKind.HYPERPOD: KINDS_HYPERPOD,
+}
 #: What each service keeps.
 SERVICES: dict[str, tuple[str, ...]] = {
     "pcs": (OrphanKind.PCS_CLUSTER, OrphanKind.PCS_GROUP),
@@ -82,7 +90,7 @@ def owner(uid: str) -> tuple[bool, bool]:
 def is_watched(account: CloudAccount, kind: str, provider_id: str) -> bool:
     """Whether a row here stands for it, whoever made it and whatever its tag says: an adopted cluster, its groups."""
     name = provider_id.partition("/")[0]
-    rows = Cluster.objects.filter(account=account).exclude(phase=ClusterPhase.DELETED)
+    rows = Cluster.objects.filter(account=account, kind__in=_KINDS[kind]).exclude(phase=ClusterPhase.DELETED)
     cluster = next((c for c in rows if name in (c.provider_id, c.name_at_provider)), None)
     if cluster is None or kind in CLUSTERS:
         return cluster is not None
