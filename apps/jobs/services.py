@@ -236,8 +236,13 @@ def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
     if problems:
         return []
     most = max((n.gpus for n in nodes), default=0)
-    if value_of(options, "exclusive") in ("", "topo") and spec.gpus_per_node < most:
-        text = _("--exclusive takes all %(most)s GPUs of a node: ask for as many per node") % {"most": most}
+    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system.
+    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
+    if value_of(options, "exclusive") in ("", "topo"):
+        whole.insert(0, "exclusive")
+    if whole and spec.gpus_per_node < most:
+        text = _("--%(name)s takes all %(most)s GPUs of a node: ask for as many per node")
+        text %= {"name": whole[0], "most": most}
         problems.append(FieldProblem("/slurm_options/0", "whole-nodes", text))
     named = hosts_in(value_of(options, "nodelist") or "")
     if named > spec.nodes:

@@ -318,6 +318,12 @@ def test_more_slurm_options_are_kept_shown_and_held_to(sign_in: SignIn, filled: 
 
 
 def test_whole_nodes_are_paid_whole(sign_in: SignIn, filled: dict[str, str]) -> None:
-    for option, words in (("--exclusive", "takes all 8 GPUs"), ("--nodelist=p5-[1-9]", "names 9 nodes")):
+    for option, words in (
+        ("--exclusive", "--exclusive takes all 8 GPUs"),
+        ("--core-spec=2", "--core-spec takes all 8 GPUs"),
+        ("-S 0", "--core-spec takes all 8 GPUs"),
+        ("--thread-spec=4", "--thread-spec takes all 8 GPUs"),
+        ("--nodelist=p5-[1-9]", "names 9 nodes"),
+    ):
         asked = {**filled, "gpus_per_node": "1", "slurm_options": option}
         assert words in sign_in("owner").post("/jobs/new", asked).content.decode()
