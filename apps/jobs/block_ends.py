@@ -11,8 +11,7 @@ from django.utils.translation import gettext_noop as _
 
 from apps.capacity.rules import minutes_left
 from apps.capacity.states import BLOCKS
-from apps.clusters.models import Cluster, Node
-from apps.clusters.states import NodePhase
+from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.said import Said, said
 from apps.jobs.models import Attempt, Job
@@ -58,18 +57,6 @@ def minutes_left_on(node: Node) -> int | None:
     if reservation is None:
         return None
     return minutes_left(reservation.kind, reservation.end_at, clock.now())
-
-
-def nodes_ending_before(cluster: Cluster, time_limit_min: int) -> list[str]:
-    """Names of nodes whose block ends before a job of this length would."""
-    ends = Q(fleet__reservation__end_at__isnull=False) | Q(group__reservation__end_at__isnull=False)
-    rows = Node.objects.filter(ends, cluster=cluster).exclude(phase=NodePhase.GONE)
-    found = []
-    for node in rows.select_related("fleet__reservation", "group__reservation"):
-        left = minutes_left_on(node)
-        if left is not None and left < time_limit_min:
-            found.append(node.name)
-    return sorted(found)
 
 
 def longest_limit(nodes: Sequence[Node], count: int) -> int | None:
