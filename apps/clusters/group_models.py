@@ -25,13 +25,18 @@ def _known(choices: type[models.TextChoices], name: str, field: str = "phase") -
     return models.CheckConstraint(condition=Q(**{f"{field}__in": [c.value for c in choices]}), name=name)
 
 
+#: On a health issue: the group was taken away from here because of it, to be made anew.
+REMOVED = "removed"
+
+
 class NodeGroup(Reconciled):
     """Equal machines of a cluster that AWS keeps: a PCS compute node group, an EKS node group, a HyperPod group.
 
     ``nodes`` is the wish (PCS scales between ``min_nodes`` and it), ``observed_nodes`` and ``target_nodes`` what AWS
     says. ``team`` owns it. ``role_arn`` is the group's role, PCS's instance profile. ``queue`` is the Slurm queue in
     front of it.
-    ``health`` are AWS's issues, each ``{code, message, advice}``. ``client_token`` is written before AWS is asked.
+    ``health`` are AWS's issues, each ``{code, message, advice}``, with ``REMOVED`` where the group was taken away for
+    them. ``client_token`` is written before AWS is asked.
     """
 
     uid_prefix = "grp"

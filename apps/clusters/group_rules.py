@@ -40,8 +40,6 @@ MOST_NODES = 6758
 ULTRASERVER_TYPE = "p6e-gb200.36xlarge"
 #: The first Slurm that knows how UltraServers are wired.
 ULTRASERVER_SLURM = (25, 5)
-#: EKS takes the machines of a block down so long before its end.
-EKS_ZERO_MIN = 40
 
 _NAMES: dict[str, tuple[re.Pattern[str], str]] = {
     ClusterKind.PCS: (re.compile(r"^(?!pcs_)[A-Za-z][A-Za-z0-9-]{2,24}$"), "3–25"),

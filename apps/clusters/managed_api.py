@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from apps.capacity.selectors import reservation_for
 from apps.clusters.api import ClusterSerializer, EmptySerializer
-from apps.clusters.group_models import ClusterStep, NodeGroup
+from apps.clusters.group_models import REMOVED, ClusterStep, NodeGroup
 from apps.clusters.group_rules import NODE_TYPES
 from apps.clusters.group_services import group_add, group_delete, group_resize
 from apps.clusters.managed_rules import SETTINGS
@@ -105,7 +105,7 @@ class GroupSerializer(serializers.ModelSerializer[NodeGroup]):
 
     def get_health(self, group: NodeGroup) -> list[dict[str, Any]]:
         """AWS's issues: code, message, advice."""
-        return list(told(group.health))
+        return [{k: v for k, v in issue.items() if k != REMOVED} for issue in told(group.health)]
 
     def get_price_source(self, group: NodeGroup) -> str:
         """Whose price ``usd_per_hour`` of one machine is."""

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
-from apps.clusters.group_models import ClusterEvent, ClusterStep, NodeAction, NodeGroup
+from apps.clusters.group_models import REMOVED, ClusterEvent, ClusterStep, NodeAction, NodeGroup
 from apps.clusters.managed_selectors import group_price
 from apps.clusters.models import Cluster
 from apps.clusters.observations import cluster_removed
@@ -100,10 +100,10 @@ def cluster_step(cluster: Cluster) -> ClusterStep | None:
     return step
 
 
-def cluster_step_done(step: ClusterStep, outcome: str = "") -> None:
-    """How a step went, once it is over."""
+def cluster_step_done(step: ClusterStep) -> None:
+    """A step is over, and what it waited for with it."""
     ClusterStep.objects.filter(pk=step.pk, state=StepState.RUNNING).update(
-        state=StepState.DONE, ended_at=clock.now(), message=brief(outcome, 500)
+        state=StepState.DONE, ended_at=clock.now(), message=""
     )
 
 
@@ -141,7 +141,8 @@ def group_again(group: NodeGroup, message: str) -> None:
     """Make a group once more that AWS had no machines for: a new attempt and the way from the start, in one commit."""
     with transaction.atomic():
         group_attempt(group)
-        group_move(group, GroupPhase.PENDING, message, provider_id="", observed_nodes=0)
+        health = [{k: v for k, v in issue.items() if k != REMOVED} for issue in group.health or ()]
+        group_move(group, GroupPhase.PENDING, message, provider_id="", observed_nodes=0, health=health)
 
 
 def group_move(group: NodeGroup, phase: str, message: str = "", **columns: Any) -> None:

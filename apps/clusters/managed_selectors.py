@@ -15,7 +15,7 @@ from apps.clusters.group_models import ClusterEvent, ClusterStep, NodeAction, No
 from apps.clusters.group_rules import Kept, TypeFacts, Wish
 from apps.clusters.managed_rules import Place
 from apps.clusters.models import Cluster, Fleet, Node
-from apps.clusters.states import FLEET_LIVE, KINDS_HYPERPOD, NODE_ACTION_OPEN, GroupPhase, GroupSource, NodePhase
+from apps.clusters.states import FLEET_LIVE, KINDS_HYPERPOD, GroupPhase, GroupSource, NodePhase
 from apps.connections.models import CloudAccount
 from apps.core import clock
 from apps.core.errors import NotFound
@@ -68,11 +68,6 @@ def members_of(cluster: Cluster) -> list[tuple[Node, NodeAction | None]]:
     nodes = list(rows.annotate(newest_action=Max("actions__id")).order_by("name")[:2000])
     found = NodeAction.objects.in_bulk([n.newest_action for n in nodes if n.newest_action])
     return [(n, found.get(n.newest_action)) for n in nodes]
-
-
-def open_actions(cluster: Cluster) -> int:
-    """How many requests about its nodes are not settled."""
-    return NodeAction.objects.filter(node__cluster=cluster, phase__in=NODE_ACTION_OPEN).count()
 
 
 def group_counts(clusters: list[Cluster]) -> dict[int, tuple[int, int]]:

@@ -10,6 +10,8 @@ from typing import Any
 #: States that every kind's own words are translated into.
 CREATING, ACTIVE, UPDATING, FAILED, DELETING = "CREATING", "ACTIVE", "UPDATING", "FAILED", "DELETING"
 DEGRADED = "DEGRADED"
+#: The most nodes that HyperPod replaces or reboots by one call.
+NODES_A_CALL = 25
 
 
 @dataclass(frozen=True, slots=True)

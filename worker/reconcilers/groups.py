@@ -13,7 +13,7 @@ from typing import Any
 from django.utils.translation import gettext_noop as _
 
 from apps.clusters import managed_observations as observations
-from apps.clusters.group_models import NodeGroup
+from apps.clusters.group_models import REMOVED, NodeGroup
 from apps.clusters.states import KINDS_HYPERPOD, ClusterKind, ClusterPhase, GroupPhase, GroupSource
 from apps.core import clock, ids
 from apps.core.said import said
@@ -36,13 +36,16 @@ from worker.reconcilers.managed_parts import (
     group_spec,
     health_of,
     hindrance,
+    is_controlled,
     is_made,
+    is_ours,
     observe_members,
     refusal,
     reservation_over,
     reservation_waits,
     seen_of,
     takes_it_before_its_start,
+    was_asked,
 )
 
 SETTLE_S = 3.0
@@ -63,28 +66,37 @@ def reconcile(uid: str) -> Outcome:
     why, wait_s = hindrance(cluster.account)
     if why:
         return _say(group, why, wait_s)
-    # HyperPod's first groups are made with their cluster, not by a visit of their own.
-    untouched = not group.create_attempt and not group.provider_id and cluster.kind not in KINDS_HYPERPOD
-    if group.delete_requested_at is not None and untouched:
+    if group.delete_requested_at is not None and not was_asked(group):
         return _deleted(group, said(_("AWS was never asked for it")))
-    if cluster.phase == ClusterPhase.FAILED:
-        observations.group_seen(group, said(_("the cluster failed; nothing is done about its groups")))
-        return DONE
-    if not is_made(cluster):
+    failed = cluster.phase == ClusterPhase.FAILED
+    is_to_make = group.phase == GroupPhase.PENDING and group.delete_requested_at is None
+    if failed and (is_to_make or not is_controlled(cluster)):
+        # Where the control plane is there, groups are followed and deleted all the same: their machines cost money.
+        return _idle(group)
+    if not failed and not is_made(cluster):
         return _say(group, said(_("waiting until the cluster is made")), 10)
     service = doors.cluster_service_for(cluster)
     try:
         seen = service.cluster(cluster.name_at_provider)
     except NotFound:
+        if failed:
+            return _idle(group)
         intent_ask(CLUSTER, cluster.uid)
         return _say(group, said(_("the cluster is no longer in the account")), WATCH_S)
     except FINAL as error:
         return _say(group, refusal(error), WATCH_S)
+    if failed and not is_ours(cluster, seen):
+        return _idle(group)
     if group.delete_requested_at is not None:
         return _delete(group, service, seen)
     if group.phase == GroupPhase.PENDING:
         return _make(group, service, seen)
     return _follow(group, service, seen)
+
+
+def _idle(group: NodeGroup) -> Outcome:
+    observations.group_seen(group, said(_("the cluster failed; nothing is done about its groups")))
+    return DONE
 
 
 def _say(group: NodeGroup, text: str, seconds: float) -> Outcome:
@@ -115,6 +127,10 @@ def _make(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> Ou
     if seen.state in (kv.CREATING, kv.UPDATING, kv.DELETING):
         return _say(group, said(_("AWS says %(word)s of the cluster; waiting for it"), word=seen.word), POLL_S)
     if not group.client_token:
+        is_named_by_others = group.cluster.is_adopted and group.cluster.kind in KINDS_HYPERPOD
+        if is_named_by_others and any(g.name == group.name for g in service.groups(seen)):
+            # HyperPod's groups have no tags: after the first attempt one of this name is what the attempt made.
+            return _not_ours(group)
         observations.group_attempt(group)
     desired = 0 if waits and group.cluster.kind == ClusterKind.EKS else None
     generation = group.generation
@@ -167,10 +183,14 @@ def _other_token(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster
     if seen.state == kv.UPDATING:
         return _say(group, error, POLL_S)
     if any(g.name == group.name for g in found):
-        text = _("the cluster has a group named %(name)s that is not ours: delete this one and choose another name")
-        return _fail(group, said(text, name=group.name))
+        return _not_ours(group)
     observations.group_attempt(group)
     return _say(group, said(_("%(error)s; trying with a new token"), error=error), POLL_S)
+
+
+def _not_ours(group: NodeGroup) -> Outcome:
+    text = _("the cluster has a group named %(name)s that is not ours: delete this one and choose another name")
+    return _fail(group, said(text, name=group.name))
 
 
 # --- following
@@ -204,14 +224,14 @@ def _follow(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> 
 
 
 def _missing(group: NodeGroup) -> Outcome:
-    if group.phase == GroupPhase.DEGRADED and _is_capacity(group.health):
-        # What had no machines was taken away and is made anew once some time has passed.
+    if group.is_adopted:
+        return _deleted(group, said(_("it is no longer in the cluster: somebody deleted it there")))
+    if group.phase == GroupPhase.DEGRADED and any(issue.get(REMOVED) for issue in group.health or ()):
+        # What had no machines was taken away from here and is made anew once some time has passed.
         if clock.now() - group.phase_since < CAPACITY_WAIT:
             return again(max(1.0, (CAPACITY_WAIT - (clock.now() - group.phase_since)).total_seconds()))
         observations.group_again(group, said(_("trying again to get machines")))
         return again(0)
-    if group.is_adopted:
-        return _deleted(group, said(_("it is no longer in the cluster: somebody deleted it there")))
     if group.phase == GroupPhase.CREATING and clock.now() - group.phase_since < LISTED_WITHIN:
         return again(POLL_S)
     if group.phase == GroupPhase.FAILED:
@@ -242,6 +262,8 @@ def _not_made(
         text = said(_("only %(n)s of %(all)s machines could be had: %(why)s"), n=some, all=group.nodes, why=why)
     else:
         text = said(_("no machines now (%(why)s); tried again"), why=why)
+        # Written before it is taken away: what its owner deletes in AWS has no such mark and is not made again.
+        health = [{**issue, REMOVED: True} for issue in health]
     if group.phase != GroupPhase.DEGRADED:
         observations.group_move(group, GroupPhase.DEGRADED, text, health=health, **columns)
     else:
@@ -373,7 +395,8 @@ def _delete(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> 
             return _say(group, str(error), POLL_S)
         else:
             return _say(group, said(_("removing its queue %(name)s"), name=group.queue), POLL_S)
-    found = seen_of(group, service.groups(seen))
+    there = service.groups(seen)
+    found = seen_of(group, there)
     observe_members(group.cluster, service, seen)
     if found is not None:
         if found.state != kv.DELETING:
@@ -388,7 +411,8 @@ def _delete(group: NodeGroup, service: ClusterService, seen: kv.SeenCluster) -> 
         return _say(group, said(_("AWS is deleting it")), POLL_S)
     group.refresh_from_db(fields=["observed_nodes"])
     left = group.node_rows.exclude(phase="GONE").count()
-    if left:
+    # Where another group has its id or name by now, the machines are that one's.
+    if left and not any(group.provider_id == g.provider_id or group.name == g.name for g in there):
         return _say(group, said(_("%(n)s machines are shutting down"), n=left), POLL_S)
     try:
         service.template_delete(group.uid)

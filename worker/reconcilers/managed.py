@@ -12,11 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from django.db import transaction
 from django.utils.translation import gettext_noop as _
 
 from apps.clusters import managed_observations as observations
 from apps.clusters.group_models import NodeGroup
-from apps.clusters.models import Cluster
+from apps.clusters.models import Cluster, Node
 from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import (
     GROUP_WORKING,
@@ -24,6 +25,7 @@ from apps.clusters.states import (
     ClusterPhase,
     ClusterStepName,
     GroupPhase,
+    NodePhase,
 )
 from apps.core import clock
 from apps.core.said import said
@@ -36,6 +38,7 @@ from worker.providers.ports import ClusterService
 from worker.reconcilers.managed_parts import (
     CAPACITY_WAIT,
     FINAL,
+    LISTED_WITHIN,
     NEXT_S,
     POLL_S,
     WATCH_S,
@@ -59,7 +62,6 @@ KIND = "cluster.reconcile"
 GROUP = "group.reconcile"
 #: AWS makes control planes in 10 to 25 minutes; after this long a person should look.
 CREATE_LIMIT = timedelta(hours=1)
-_LIVE = (ClusterPhase.READY, ClusterPhase.UNREACHABLE)
 
 
 def reconcile(uid: str) -> Outcome:
@@ -103,7 +105,7 @@ def _columns(cluster: Cluster, seen: kv.SeenCluster) -> dict[str, Any]:
 
 def _fail(cluster: Cluster, message: str) -> Outcome:
     observations.cluster_move(cluster, ClusterPhase.FAILED, message, observed_generation=cluster.generation)
-    return DONE
+    return again(WATCH_S) if is_controlled(cluster) else DONE
 
 
 # --- making
@@ -172,7 +174,7 @@ def _first_groups(cluster: Cluster) -> list[NodeGroup] | str:
 def _retry(cluster: Cluster, service: ClusterService) -> Outcome:
     """Another try, where a person asked for one: from the step that failed, after what the failed one left is gone."""
     if cluster.generation <= cluster.observed_generation:
-        return DONE
+        return _look(cluster, service) if is_controlled(cluster) else DONE
     if cluster.is_adopted:
         observations.cluster_move(cluster, ClusterPhase.CREATING, said(_("looking for it in the account")))
         return again(0)
@@ -195,8 +197,28 @@ def _retry(cluster: Cluster, service: ClusterService) -> Outcome:
         return say_and_wait(cluster, said(_("taking away what the failed try left")), POLL_S)
     if seen.state == kv.DELETING:
         return say_and_wait(cluster, said(_("taking away what the failed try left")), POLL_S)
-    observations.cluster_move(cluster, ClusterPhase.CREATING, said(_("going on")), **_columns(cluster, seen))
+    with transaction.atomic():
+        observations.cluster_move(cluster, ClusterPhase.CREATING, said(_("going on")), **_columns(cluster, seen))
+        _ask_groups(cluster)
     return again(0)
+
+
+def _look(cluster: Cluster, service: ClusterService) -> Outcome:
+    """What a failed cluster with a control plane still has: its machines cost money, whatever failed after it."""
+    try:
+        seen = service.cluster(cluster.name_at_provider)
+    except NotFound:
+        # Its machines may outlive it for a while.
+        observe_members(cluster, service, stub(cluster))
+        left = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE).exists()
+        return again(WATCH_S) if left else DONE
+    except FINAL:
+        return again(WATCH_S)
+    if not is_ours(cluster, seen):
+        return DONE
+    observations.cluster_seen(cluster, **_columns(cluster, seen))
+    _watch_groups(cluster, service, seen)
+    return again(WATCH_S)
 
 
 def _creating(cluster: Cluster, service: ClusterService) -> Outcome:
@@ -388,12 +410,17 @@ def _delete(cluster: Cluster, service: ClusterService) -> Outcome:
     try:
         seen = service.cluster(cluster.name_at_provider)
     except NotFound:
+        if not cluster.provider_id and clock.now() - cluster.phase_since < LISTED_WITHIN:
+            # A creation whose answer was lost may show up yet.
+            return again(POLL_S)
         return _gone(cluster, service)
     except FINAL as error:
         return say_and_wait(cluster, refusal(error), WATCH_S)
     if not is_ours(cluster, seen):
         # Ours is gone, and somebody else's bears the name.
         return _gone(cluster, service)
+    if not cluster.provider_id:
+        observations.cluster_seen(cluster, **_columns(cluster, seen))
     observe_members(cluster, service, seen)
     if seen.state == kv.CREATING:
         text = said(_("AWS says %(word)s and deletes it only afterwards"), word=seen.word)

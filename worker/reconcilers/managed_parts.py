@@ -148,16 +148,27 @@ def stub(cluster: Cluster) -> kv.SeenCluster:
 
 
 def seen_of(group: NodeGroup, seen: Sequence[kv.SeenGroup]) -> kv.SeenGroup | None:
-    """The group in AWS that a row stands for: by its id, by our tag, and by name only where groups have no tags."""
+    """The group in AWS that a row stands for: by its id, by our tag, and by name only where groups have no tags.
+
+    EKS's ids are names, which may pass to another's group: what was made from here must have our tag too.
+    """
+    has_names_only = group.cluster.kind in KINDS_HYPERPOD
     for found in seen:
+        is_tagged = found.tags.get(v.TAG_UID) == group.uid
         if group.provider_id:
-            if found.provider_id == group.provider_id:
+            if found.provider_id == group.provider_id and (group.is_adopted or has_names_only or is_tagged):
                 return found
             continue
-        is_named = group.cluster.kind in KINDS_HYPERPOD and found.name == group.name
-        if is_named or found.tags.get(v.TAG_UID) == group.uid:
+        is_named = has_names_only and was_asked(group) and found.name == group.name
+        if is_named or is_tagged:
             return found
     return None
+
+
+def was_asked(group: NodeGroup) -> bool:
+    """Whether AWS may hold the group. HyperPod's first ones are made with their cluster, by no attempt of their own."""
+    is_with_cluster = group.cluster.kind in KINDS_HYPERPOD and not group.cluster.is_adopted
+    return bool(group.create_attempt or group.provider_id or is_with_cluster)
 
 
 def is_made(cluster: Cluster) -> bool:
@@ -262,8 +273,9 @@ def observe_members(cluster: Cluster, service: ClusterService, seen: kv.SeenClus
         members = service.members(seen)
     except NotFound:
         members = ()
-    rows = list(NodeGroup.objects.filter(cluster=cluster).exclude(phase=GroupPhase.DELETED))
-    groups = {g.provider_id: g for g in rows if g.provider_id} | {g.name: g for g in rows}
+    rows = list(NodeGroup.objects.filter(cluster=cluster).exclude(phase=GroupPhase.DELETED).select_related("cluster"))
+    named = {g.name: g for g in rows if was_asked(g)}
+    groups = {g.provider_id: g for g in rows if g.provider_id} | named
     members_observe(
         cluster,
         [

@@ -27,7 +27,6 @@ from worker.providers.ports import ClusterService
 from worker.reconcilers.managed import KIND as CLUSTER
 from worker.reconcilers.managed_parts import FINAL, hindrance, is_made, refusal
 
-NODES_A_CALL = 25
 RETRY_S = 10.0
 #: A node boots in one to three minutes: a reboot that was asked for no longer ago than this still shows.
 REBOOT_SHOWS = timedelta(seconds=60)
@@ -60,7 +59,7 @@ def act(uid: str) -> Outcome:
         _resolve(doubtful, {m.provider_id: m for m in service.members(seen)})
         return again(0)
     verb = asked[0].verb
-    batch = observations.actions_send([a for a in asked if a.verb == verb][:NODES_A_CALL])
+    batch = observations.actions_send([a for a in asked if a.verb == verb][: kv.NODES_A_CALL])
     return _send(cluster, service, seen, batch) if batch else again(1)
 
 

@@ -43,7 +43,6 @@ _SENT_BACK: Final = (
     "ThreadsPerCore",
     "TrainingPlanArn",
 )
-NODES_A_CALL: Final = 25
 
 
 class HyperPod:
@@ -269,8 +268,8 @@ class HyperPod:
 
     def nodes_act(self, cluster: kv.SeenCluster, verb: str, provider_ids: Sequence[str]) -> tuple[kv.NodeAnswer, ...]:
         """One call for up to 25 nodes; what it did to each."""
-        if len(provider_ids) > NODES_A_CALL:
-            raise InvalidRequest(f"at most {NODES_A_CALL} nodes a call", source="aws")
+        if len(provider_ids) > kv.NODES_A_CALL:
+            raise InvalidRequest(f"at most {kv.NODES_A_CALL} nodes a call", source="aws")
         call = self._once.batch_replace_cluster_nodes if verb == "replace" else self._once.batch_reboot_cluster_nodes
         with aws_call("BatchReplaceClusterNodes" if verb == "replace" else "BatchRebootClusterNodes"):
             answer = call(ClusterName=cluster.name, NodeIds=list(provider_ids))

@@ -200,7 +200,10 @@ class Pcs:
     # --- queues
 
     def queue_ensure(self, cluster: kv.SeenCluster, spec: kv.GroupSpec, group_id: str, client_token: str) -> str:
-        """Create, or look how far ours of that name has come. ``InvalidRequest`` where the name is another's."""
+        """Create, or look how far ours of that name has come.
+
+        ``InvalidRequest`` where the name is another's, or AWS could not make it.
+        """
         try:
             with aws_call("CreateQueue"):
                 made = self._once.create_queue(
@@ -220,7 +223,8 @@ class Pcs:
                 raise InvalidRequest(text, source="aws") from error
         raw = self._queue(cluster, made["id"])
         if raw["status"] == "CREATE_FAILED":
-            raise Conflict(f"queue {spec.queue}: {_failure(raw) or 'AWS gave no reason'}", source="aws")
+            # The same token gives the same failed queue for ever: it goes when its group is deleted.
+            raise InvalidRequest(f"queue {spec.queue}: {_failure(raw) or 'AWS gave no reason'}", source="aws")
         return str(raw["id"]) if raw["status"] == "ACTIVE" else ""
 
     def queue_delete(self, cluster: kv.SeenCluster, name: str, uid: str) -> None:
