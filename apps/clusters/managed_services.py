@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -346,6 +347,9 @@ def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> 
                 )
                 % {"n": running, "name": cluster.name}
             )
+        if not cluster.is_adopted and (standing := standing_on(cluster)):
+            text = _("%(names)s stands on it: its nodes would lose their cluster. Delete that one first")
+            raise ClusterInUse(text % {"names": ", ".join(standing)})
         if not cluster.is_adopted and (busy := busy_names(Node.objects.filter(cluster=cluster))):
             raise ClusterInUse(_("jobs run on %(names)s; cancel them or wait for their end") % {"names": busy})
         if cluster.delete_requested_at is None:
@@ -360,6 +364,15 @@ def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> 
             record(actor, "cluster.delete", "cluster", cluster.uid, before=before)
             event("cluster", cluster.uid, "ClusterDeleteRequested", f"removal asked for by {actor.name}")
         intent_ask(CLUSTER_INTENT, cluster.uid)
+
+
+def standing_on(cluster: Cluster) -> list[str]:
+    """Names of the HyperPod clusters in the portal that this EKS cluster orchestrates."""
+    if cluster.kind != ClusterKind.EKS or not cluster.provider_id:
+        return []
+    rows = Cluster.objects.filter(kind=ClusterKind.HYPERPOD_EKS).exclude(phase=ClusterPhase.DELETED)
+    of_it = Q(settings__eks_cluster_arn=cluster.provider_id) | Q(provider_facts__eks_cluster_arn=cluster.provider_id)
+    return list(rows.filter(of_it).values_list("name", flat=True))
 
 
 def busy_names(nodes: Any) -> str:

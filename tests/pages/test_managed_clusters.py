@@ -124,7 +124,17 @@ def test_a_bad_form_is_refused_at_its_field(
     text = answer.content.decode()
     shown = text.split(f'id="{field}-problem"')[1].split("</p>")[0]
     assert words in shown
+    # Fields may lie below the fold: the top says that there is something.
+    assert text.count("Nothing was changed. Correct what is marked") == 1
     assert Cluster.objects.count() == before
+
+
+def test_an_unknown_price_is_not_zero(sign_in: SignIn, more: DemoRows) -> None:
+    body = posted("hyperpod-eks", **{"group-instance_type": "p5e.48xlarge"})
+    text = sign_in("operator").post("/clusters/new/hyperpod-eks/plan", body).content.decode()
+    assert "No price is known of p5e.48xlarge" in text
+    assert "$0.00" not in text
+    assert "Make it" in text
 
 
 def test_without_a_group_nothing_is_launched(sign_in: SignIn, more: DemoRows) -> None:

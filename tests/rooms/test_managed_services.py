@@ -76,6 +76,18 @@ def test_groups_of_hyperpod_stand_where_the_cluster_stands(operator: Any, accoun
     assert cluster.groups.get().subnet_ids == []
 
 
+def test_an_eks_cluster_under_a_hyperpod_cluster_is_not_deleted(operator: Any, account: CloudAccount) -> None:
+    arn = SETTINGS["hyperpod-eks"]["eks_cluster_arn"]
+    below = make(operator, account, "eks", [])
+    Cluster.objects.filter(pk=below.pk).update(provider_id=arn, phase="READY")
+    above = make(operator, account, "hyperpod-eks", [group("hyperpod-eks")], name="above")
+    below.refresh_from_db()
+    with pytest.raises(ClusterInUse, match="above stands on it"):
+        managed_services.cluster_delete(actor=actor_of(operator), cluster=below, expected_version=below.version)
+    Cluster.objects.filter(pk=above.pk).update(phase="DELETED")
+    managed_services.cluster_delete(actor=actor_of(operator), cluster=below, expected_version=below.version)
+
+
 def test_bad_input_is_named_at_its_group_and_nothing_is_written(operator: Any, account: CloudAccount) -> None:
     with pytest.raises(InvalidInput) as refused:
         make(
