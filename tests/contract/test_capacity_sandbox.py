@@ -56,7 +56,7 @@ def capacity(server: AwsServer) -> AwsCapacity:
     return AwsCapacity(v.CloudAccess(server.options.region, keys, server.url))
 
 
-def eventually(read: Callable[[], Any], within_s: float = 6.0) -> Any:
+def eventually(read: Callable[[], Any], within_s: float = 30.0) -> Any:
     ends_at = time.monotonic() + within_s
     while not (found := read()):
         assert time.monotonic() < ends_at, "it never came"

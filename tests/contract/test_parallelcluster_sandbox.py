@@ -84,7 +84,7 @@ def spec(request: pytest.FixtureRequest) -> kv.ClusterSpec:
     return kv.ClusterSpec("parallelcluster", name, {"config": CONFIG}, {v.TAG_UID: uid})
 
 
-def eventually(read: Callable[[], Any], within_s: float = 6.0) -> Any:
+def eventually(read: Callable[[], Any], within_s: float = 30.0) -> Any:
     ends_at = time.monotonic() + within_s
     while not (found := read()):
         assert time.monotonic() < ends_at, "it never came"

@@ -47,7 +47,7 @@ def storage(server: AwsServer) -> Iterator[AwsFileStorage]:
     server.world.faults.clear()
 
 
-def eventually(read: Callable[[], Any], within_s: float = 6.0) -> Any:
+def eventually(read: Callable[[], Any], within_s: float = 30.0) -> Any:
     ends_at = time.monotonic() + within_s
     while not (found := read()):
         assert time.monotonic() < ends_at, "it never came"

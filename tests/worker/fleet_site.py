@@ -141,7 +141,7 @@ def join(fleet: Fleet) -> None:
     )
 
 
-def drive(fleet: Fleet, work: Any, plan: Plan, *until: str, seconds: float = 40.0, pause_s: float = 0.03) -> str:
+def drive(fleet: Fleet, work: Any, plan: Plan, *until: str, seconds: float = 60.0, pause_s: float = 0.03) -> str:
     """Visits until the fleet is in one of these phases; waits for capacity end at once."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

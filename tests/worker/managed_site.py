@@ -128,7 +128,7 @@ def make(operator: Any, where: CloudAccount, kind: str, *, groups: Any = None, *
     )
 
 
-def drive(work: Any, plan: Plan, done: Callable[[], bool], seconds: float = 25.0, kinds: Any = KINDS) -> None:
+def drive(work: Any, plan: Plan, done: Callable[[], bool], seconds: float = 60.0, kinds: Any = KINDS) -> None:
     """Visits, due at once, until it is done."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -62,7 +62,7 @@ def account(server: AwsServer, plan: Plan) -> CloudAccount:
     )
 
 
-def drive(row: Any, work: Any, plan: Plan, kind: str, done: Any, seconds: float = 10.0) -> None:
+def drive(row: Any, work: Any, plan: Plan, kind: str, done: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         visit(work, kind, plan)

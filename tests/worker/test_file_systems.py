@@ -98,7 +98,7 @@ def make(account: CloudAccount, operator: Any, **changes: Any) -> FileSystem:
     return file_system_create(actor=actor_of(operator), account=account, **{**asked, **changes})
 
 
-def drive(fs: FileSystem, work: Any, plan: Plan, done: Any, seconds: float = 20.0) -> None:
+def drive(fs: FileSystem, work: Any, plan: Plan, done: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         visit(work, KIND, plan)

@@ -89,7 +89,7 @@ def census(stack: dict[str, Any]) -> dict[str, int]:
     return dict(json.loads(out.stdout))
 
 
-def drive(fleet: Fleet, work: Any, until: tuple[str, ...], seconds: float = 25.0) -> str:
+def drive(fleet: Fleet, work: Any, until: tuple[str, ...], seconds: float = 60.0) -> str:
     """Visits until the fleet is in one of these phases; what waits is due at once."""
     import time
 
