@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from sandbox.slurm import requests, shapes
+from sandbox.slurm.changes import Change, read_change
 from sandbox.slurm.controller import Controller
 from sandbox.slurm.model import Job, Refused
 from sandbox.slurm.tokens import BadToken, user_of
@@ -239,6 +240,8 @@ class Api:
                 return self._submit(call)
             if parts[0] == "node" and len(parts) == 2 and not call.old:
                 return self._node_update(call, parts[1])
+            if parts[0] == "job" and len(parts) == 2:
+                return self._job_update(call, parts[1])
         elif call.method == "DELETE" and parts[0] == "job" and len(parts) == 2:
             return self._cancel(call, parts[1])
         return _text(404, "Unable find requested URL. Please view /openapi/v3 for API reference.")
@@ -367,6 +370,19 @@ class Api:
         one = {"error": told, "step_id": text, "job_id": shapes.number(job_id if known else None)}
         return self._json(call, {"status": [one]})
 
+    def _job_update(self, call: Call, text: str) -> Reply:
+        try:
+            change = read_change(call.body)
+        except (TypeError, ValueError):
+            return _text(400, "Unable to parse query.")
+        try:
+            self._controller.update(int(text) if text.isdigit() else 0, call.user, change)
+        except Refused as error:
+            said = "job update from [localhost] failed" if call.old else "Job update requested failed"
+            entry = shapes.entry(said, error.code, error.text, "slurm_update_job2()")
+            return self._json(call, {}, status=500, errors=[entry])
+        return self._json(call, {} if call.old else {"results": None})
+
     def _node_update(self, call: Call, name: str) -> Reply:
         body = call.body if isinstance(call.body, Mapping) else {}
         states = body.get("state")
@@ -417,15 +433,19 @@ class Api:
         try:
             if not call.user:
                 raise Refused(1007)
+            job = int(body["job"]) if str(body.get("job")).isdigit() else 0
             if body.get("verb") == "requeue":
-                job = str(body.get("job"))
-                self._controller.requeue(int(job) if job.isdigit() else 0, call.user)
+                self._controller.requeue(job, call.user)
+            elif body.get("verb") in ("hold", "release"):
+                self._controller.update(job, call.user, Change(hold=body["verb"] == "hold"))
+            elif body.get("verb") == "update":
+                self._controller.update(job, call.user, read_change(body))
             else:
                 self._controller.node_update(
                     str(body.get("node")), str(body.get("state")).upper(), str(body.get("reason") or ""), call.user
                 )
         except Refused as refused:
-            requeue = body.get("verb") == "requeue"
-            said = f"{refused.text} for job {body.get('job')}" if requeue else f"slurm_update error: {refused.text}"
+            about = f"{refused.text} for job {body.get('job')}"
+            said = about if "job" in body else f"slurm_update error: {refused.text}"
             return Reply(200, json.dumps({"error": said}).encode())
         return Reply(200, b"{}")

@@ -7,28 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.slurm.changes import Change, Settings, apply_change
 from sandbox.slurm.model import LAUNCH_FAILED_STATUS, Job, NodeMarks, Refused
 from sandbox.slurm.runs import LaunchFailed, Runs
 from sandbox.slurm.store import Store
 from sandbox.world import Node, World
 
 _TICK_S = 0.1
-
-
-@dataclass
-class Settings:
-    """How this cluster is configured. ``enforce_limits`` is Slurm's EnforcePartLimits=ALL."""
-
-    max_time_min: int = 7 * 24 * 60
-    default_time_min: int = 60
-    enforce_limits: bool = True
-    min_job_age_s: float = 300.0
-    kill_wait_s: float = 5.0
-    requeue_delay_s: float = 10.0
-    operators: frozenset[str] = frozenset({"root", "slurm", "quarterdeck"})
 
 
 class Controller:
@@ -206,12 +193,21 @@ class Controller:
             if job.user != user and user not in self.settings.operators:
                 raise Refused(2002)
             if not job.requeue:
-                raise Refused(2056)
+                raise Refused(2037)
             if job.state == "PENDING":
                 raise Refused(2020)
             self.runs.signal(job_id, signal.SIGKILL)
             self._back_to_queue(job)
             self._touch()
+
+    def update(self, job_id: int, user: str, change: Change) -> None:
+        """Hold, release or change a job. Raises Refused."""
+        with self.lock:
+            job = next((one for one in self.queue() if one.job_id == job_id), None)
+            apply_change(job, user, change, self.settings, self.partitions())
+            self._touch()
+            self._save()
+            self._wake.set()
 
     def node_update(self, name: str, state: str, reason: str, user: str) -> None:
         """Drain or resume a node. Raises Refused."""
@@ -261,8 +257,11 @@ class Controller:
         now = time.time()
         waiting_before = False
         partitions = self.partitions()
-        for job in sorted(self._jobs.values(), key=lambda one: one.job_id):
+        for job in sorted(self._jobs.values(), key=lambda one: one.job_id + one.nice):
             if job.state != "PENDING" or job.eligible_at > now:
+                continue
+            if job.held:
+                self._wait(job, "JobHeldAdmin" if job.held == "admin" else "JobHeldUser", "")
                 continue
             nodes = partitions.get(job.partition, [])
             if job.time_limit_min > self.settings.max_time_min or job.node_count > len(nodes):

@@ -51,6 +51,9 @@ class Job:
     ended_at: float = 0.0
     exit_status: int = 0
     restarts: int = 0
+    nice: int = 0
+    #: "user" or "admin" while somebody keeps it from starting.
+    held: str = ""
 
     @property
     def ended(self) -> bool:
@@ -59,8 +62,8 @@ class Job:
 
     @property
     def priority(self) -> int:
-        """Slurm's priority/basic: the earlier the higher."""
-        return 4_294_901_760 - self.job_id
+        """Slurm's priority/basic: the earlier the higher; 0 while it is held."""
+        return 0 if self.held else 4_294_901_760 - self.job_id - self.nice
 
     @property
     def cpus_per_node(self) -> int:
@@ -109,9 +112,10 @@ class Refused(Exception):
         2021: "Job/step already completing or completed",
         2028: "Invalid node state specified",
         2051: "Requested time limit is invalid (missing or exceeds some limit)",
-        2056: "Requested operation is presently disabled",
+        2037: "Requested operation is presently disabled",
         2063: "Job cannot be submitted without the current working directory specified.",
         2068: "Required node not available (down, drained or reserved)",
+        2084: "Job has already finished",
         2127: "environment must be set",
     }
 

@@ -232,6 +232,8 @@ def _common(body: Mapping[str, Any], job: Mapping[str, Any], user: str, default_
         "memory_mib": _number(job.get("memory_per_node"), 0),
         "time_limit_min": _number(job.get("time_limit"), default_time_min),
         "requeue": True,
+        "nice": _number(job.get("nice"), 0),
+        "held": "user" if str(job.get("hold", False)).lower() == "true" else "",
     }
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from sandbox.serving import ThreadedServer
 from sandbox.slurm.api import NEW, OLD, Api
-from sandbox.slurm.controller import Controller, Settings
+from sandbox.slurm.changes import Settings
+from sandbox.slurm.controller import Controller
 from sandbox.slurm.tokens import mint
 from sandbox.world import World
 

@@ -148,7 +148,7 @@ def new_job(job: Job, gpu_type: str) -> dict[str, Any]:
         "eligible_time": number(job.eligible_at or job.submitted_at),
         "end_time": number(end),
         "exit_code": _new_exit(_shown_status(job)),
-        "hold": False,
+        "hold": bool(job.held),
         "job_state": new_states(job),
         "max_nodes": number(job.node_count),
         "memory_per_node": number(job.memory_mib or None),

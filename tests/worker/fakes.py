@@ -11,7 +11,7 @@ from typing import Any
 
 from apps.core import clock
 from worker.providers import values as v
-from worker.providers.errors import NotFound
+from worker.providers.errors import AccessDenied, Conflict, NotFound
 
 
 class Crash(BaseException):
@@ -131,6 +131,35 @@ class FakeScheduler:
 
     def requeue(self, scheduler_id: str) -> None:
         self.calls.before("requeue")
+
+    def hold(self, scheduler_id: str) -> None:
+        self.calls.before("hold")
+        job = self._live(scheduler_id)
+        self._set(scheduler_id, reason="JobHeldUser" if job.state == "PENDING" else job.reason)
+        self.calls.after("hold")
+
+    def release(self, scheduler_id: str, *, as_operator: bool = False) -> None:
+        self.calls.before("release")
+        if self._live(scheduler_id).reason == "JobHeldAdmin" and not as_operator:
+            raise AccessDenied("Access/permission denied", source="slurm", code="2002")
+        self._set(scheduler_id, reason="Resources")
+        self.calls.after("release")
+
+    def update(self, scheduler_id: str, change: v.JobChange, *, as_operator: bool = False) -> None:
+        self.calls.before("update")
+        job = self._live(scheduler_id)
+        limit = change.time_limit_min
+        if limit and job.state == "RUNNING" and limit > (job.time_limit_min or 0) and not as_operator:
+            raise AccessDenied("Access/permission denied", source="slurm", code="2002")
+        columns = {"time_limit_min": limit, "partition": change.partition, "priority": change.nice and -change.nice}
+        self._set(scheduler_id, **{name: value for name, value in columns.items() if value is not None})
+        self.calls.after("update")
+
+    def _live(self, scheduler_id: str) -> v.SchedulerJob:
+        job = self.job(scheduler_id)
+        if job.ended_at is not None:
+            raise Conflict("Job has already finished", source="slurm", code="2084")
+        return job
 
     def node_drain(self, name: str, reason: str) -> None:
         self.calls.before("node_drain")

@@ -128,6 +128,22 @@ class Scheduler(Protocol):
         """Put the job back into the queue; ``Unsupported`` where the REST version has no such call."""
         ...
 
+    def hold(self, scheduler_id: str) -> None:
+        """Keep a waiting job from starting; held already is success, ``Conflict`` for one that has ended."""
+        ...
+
+    def release(self, scheduler_id: str, *, as_operator: bool = False) -> None:
+        """Let a held job start; ``AccessDenied`` where an administrator holds it and we are none."""
+        ...
+
+    def update(self, scheduler_id: str, change: v.JobChange, *, as_operator: bool = False) -> None:
+        """Change a job; asked twice it is changed once.
+
+        ``AccessDenied`` for what only an operator may (a longer limit of a running job, a negative nice), ``Conflict``
+        for a job that has ended, ``InvalidRequest`` for what the site does not allow.
+        """
+        ...
+
     def node_drain(self, name: str, reason: str) -> None:
         """Accept no new job on the node; ``Unsupported`` where neither REST nor scontrol can do it."""
         ...

@@ -330,6 +330,15 @@ class SubmitRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class JobChange:
+    """What is to be different about a job; None stays as it is. ``nice`` lowers the priority by so much."""
+
+    time_limit_min: int | None = None
+    partition: str | None = None
+    nice: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitReceipt:
     """The scheduler took the job. A warning may say that it will not start as it is (beyond a partition's limit)."""
 

@@ -1,4 +1,4 @@
-"""scontrol beside the pretend Slurm: ``show hostnames`` in jobs, update and requeue for operators."""
+"""scontrol beside the pretend Slurm: ``show hostnames`` in jobs, update, hold, release and requeue."""
 
 from __future__ import annotations
 
@@ -62,11 +62,15 @@ def main(words: list[str]) -> int:
     if words[:2] == ["show", "hostlist"] and len(words) > 2:
         print(words[2])
         return 0
-    if words[:1] == ["requeue"] and len(words) == 2:
-        return ask({"verb": "requeue", "job": words[1]})
+    if words[:1] in (["requeue"], ["hold"], ["release"]) and len(words) == 2:
+        return ask({"verb": words[0], "job": words[1]})
     if words[:1] == ["update"]:
         pairs = dict(word.partition("=")[::2] for word in words[1:])
         lowered = {key.lower(): value for key, value in pairs.items()}
+        if "jobid" in lowered:
+            changes = {"timelimit": "time_limit", "partition": "partition", "nice": "nice"}
+            told = {name: lowered[key] for key, name in changes.items() if key in lowered}
+            return ask({"verb": "update", "job": lowered["jobid"], **told})
         if "nodename" in lowered and "state" in lowered:
             return ask(
                 {

@@ -16,6 +16,7 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}")
 _JOB_ID = re.compile(r"[0-9]{1,10}")
+_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,253}")
 
 
 def node_name(name: str) -> str:
@@ -126,6 +127,42 @@ def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
             job["excluded_nodes"] = list(request.excluded_nodes)
     options.apply(job, request.options, version)
     return {"script": request.script, "job": job}
+
+
+def change(wanted: v.JobChange, version: str) -> Mapping[str, Any]:
+    """The body of an update in this REST version. Raises InvalidRequest for a change of nothing or an impossible one."""
+    old = version == options.OLD
+    body: dict[str, Any] = {}
+    if wanted.time_limit_min is not None:
+        if wanted.time_limit_min < 1:
+            raise e.InvalidRequest("a time limit is at least a minute", source=SOURCE, code="update")
+        body["time_limit"] = wanted.time_limit_min if old else _set(wanted.time_limit_min)
+    if wanted.partition is not None:
+        body["partition"] = partition_name(wanted.partition)
+    if wanted.nice is not None:
+        body["nice"] = wanted.nice
+    if not body:
+        raise e.InvalidRequest("nothing is to be changed", source=SOURCE, code="update")
+    return body
+
+
+def change_words(wanted: v.JobChange) -> list[str]:
+    """The same for scontrol's command line."""
+    words = []
+    if wanted.time_limit_min is not None:
+        words.append(f"timelimit={wanted.time_limit_min}")
+    if wanted.partition is not None:
+        words.append(f"partition={partition_name(wanted.partition)}")
+    if wanted.nice is not None:
+        words.append(f"nice={wanted.nice}")
+    return words
+
+
+def partition_name(name: str) -> str:
+    """The name, if it can be one or several. Raises InvalidRequest, so that no odd text reaches a command line."""
+    if not _PARTITION.fullmatch(name):
+        raise e.InvalidRequest(f"{name[:80]!r} cannot be a partition", source=SOURCE, code="partition")
+    return name
 
 
 def _set(number: int) -> Mapping[str, Any]:

@@ -32,7 +32,8 @@ EMPTY_RESULT = 9003
 _DENIED = frozenset({1007, 2002, 2010})
 #: 1 is what 24.11 says of a cancel while its controller is away; 2019 is a full disk at the controller.
 _UNAVAILABLE = frozenset({UNSPECIFIED, 0, 1, *range(1000, 1007), *range(1800, 1810), 2019, 2027, *range(5000, 5006)})
-_CONFLICT = frozenset({2016, 2020, ALREADY_DONE, 2024, INVALID_NODE_STATE})
+#: 2037 is a job that may not be requeued, 2084 one that has finished.
+_CONFLICT = frozenset({2016, 2020, ALREADY_DONE, 2024, INVALID_NODE_STATE, 2037, 2084})
 _MISSING = frozenset({(INVALID_NODE_NAME, "node"), (9002, "job")})
 _OVER_LIMIT = frozenset({2050, 2052})
 _UNCHANGED = "No job changes since"
@@ -134,6 +135,8 @@ _SCONTROL = (
     ("Job is no longer pending execution", 2020),
     ("Requested operation is presently disabled", 2020),
     ("Job/step already completing or completed", ALREADY_DONE),
+    ("Job has already finished", 2084),
+    ("Invalid partition name specified", 2000),
     ("Zero Bytes were transmitted", ZERO_BYTES),
     ("Protocol authentication error", 1007),
 )

@@ -18,6 +18,8 @@ from worker.providers.slurm.rest import Rest
 
 #: How far back accounting is searched for a comment when the caller does not say.
 ACCOUNTING_WINDOW = timedelta(days=7)
+#: REST versions with a call that requeues.
+_REQUEUES = frozenset({"v0.0.45"})
 
 
 class SlurmScheduler:
@@ -179,15 +181,19 @@ class SlurmScheduler:
     def _kill(self, key: str, params: Mapping[str, str] | None) -> None:
         try:
             body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job", params=params).body
-            # 24.11 tells refusals inside HTTP 200, one entry a job.
-            for entry in se.entries_of(body, "status"):
-                error = entry.get("error")
-                code = se.code_of(error) if isinstance(error, Mapping) else 0
-                if isinstance(error, Mapping) and code != 0:
-                    raise se.typed(code, f"job {key}: {se.text_of(error)}", about="job")
+            self._raise_status(body, key)
         except e.Conflict as error:
             if error.code != str(se.ALREADY_DONE):
                 raise
+
+    @staticmethod
+    def _raise_status(body: Mapping[str, Any], key: str) -> None:
+        """From 24.11 on refusals are told inside HTTP 200, one entry a job."""
+        for entry in se.entries_of(body, "status"):
+            error = entry.get("error")
+            code = se.code_of(error) if isinstance(error, Mapping) else 0
+            if isinstance(error, Mapping) and code != 0:
+                raise se.typed(code, f"job {key}: {se.text_of(error)}", about="job")
 
     def signal(self, scheduler_id: str, name: str) -> None:
         """Send the job a signal; one that has just ended needs none."""
@@ -195,9 +201,40 @@ class SlurmScheduler:
         self._kill(key, {"signal": name})
 
     def requeue(self, scheduler_id: str) -> None:
-        """Put the job back into the queue; Slurm's REST has no such call, so this needs scontrol."""
+        """Put the job back into the queue; REST before v0.0.45 has no such call, so there this needs scontrol."""
         key = encode.job_id(scheduler_id)
-        self._run_scontrol(["requeue", key], about="job")
+        if self._rest.version not in _REQUEUES:
+            self._run_scontrol(["requeue", key], about="job")
+            return
+        body = self._rest.call("POST", "/slurm/{v}/jobs/requeue", about="job", body={"jobs": [key]}).body
+        self._raise_status(body, key)
+
+    def hold(self, scheduler_id: str) -> None:
+        """Keep a waiting job from starting; a running one stays as it is and waits only when it is put back."""
+        key = encode.job_id(scheduler_id)
+        self._rest.call("POST", f"/slurm/{{v}}/job/{key}", about="job", body={"hold": True})
+
+    def release(self, scheduler_id: str, *, as_operator: bool = False) -> None:
+        """Let a held job start; as an operator also one that an administrator holds."""
+        key = encode.job_id(scheduler_id)
+        self._job_update(key, {"hold": False}, ["release", key], as_operator)
+
+    def update(self, scheduler_id: str, change: v.JobChange, *, as_operator: bool = False) -> None:
+        """Change a job by REST, or by scontrol where only an operator may and we act as one.
+
+        Slurm forgets the hold of a held job whose nice is changed: the caller must not ask for that.
+        """
+        key = encode.job_id(scheduler_id)
+        words = ["update", f"jobid={key}", *encode.change_words(change)]
+        self._job_update(key, encode.change(change, self._rest.version), words, as_operator)
+
+    def _job_update(self, key: str, body: Mapping[str, Any], words: Sequence[str], as_operator: bool) -> None:
+        try:
+            self._rest.call("POST", f"/slurm/{{v}}/job/{key}", about="job", body=body)
+        except e.AccessDenied:
+            if not (as_operator and self._scontrol):
+                raise
+            self._run_scontrol(words, about="job")
 
     def node_drain(self, name: str, reason: str) -> None:
         """Accept no new job on the node; ``Unsupported`` where neither REST nor scontrol can do it."""
