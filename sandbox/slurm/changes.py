@@ -60,10 +60,10 @@ def apply_change(job: Job | None, user: str, change: Change, settings: Settings,
     if job.ended:
         raise Refused(2084)
     limit = change.time_limit_min
-    if limit is not None and not may_all:
-        # Only operators give a running job more time, or any job more than the partition allows.
-        if (job.state != "PENDING" and limit > job.time_limit_min) or limit > settings.max_time_min:
-            raise Refused(2002)
+    # Only operators give a running job more time, or any job more than the partition allows.
+    most = settings.max_time_min if job.state == "PENDING" else min(job.time_limit_min, settings.max_time_min)
+    if limit is not None and not may_all and limit > most:
+        raise Refused(2002)
     if change.nice is not None and change.nice < 0 and not may_all:
         raise Refused(2002)
     if change.hold is False and job.held == "admin" and not may_all:

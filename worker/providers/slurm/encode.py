@@ -130,7 +130,7 @@ def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
 
 
 def change(wanted: v.JobChange, version: str) -> Mapping[str, Any]:
-    """The body of an update in this REST version. Raises InvalidRequest for a change of nothing or an impossible one."""
+    """The body of an update in this REST version. Raises InvalidRequest for nothing or the impossible."""
     old = version == options.OLD
     body: dict[str, Any] = {}
     if wanted.time_limit_min is not None:
