@@ -41,13 +41,31 @@ def _runner_source() -> bytes:
 
 
 def working_directory(job: Job) -> str:
-    """One folder a job, the same for all its attempts, below the cluster's shared root."""
+    """One folder a job, the same for all its attempts, below the cluster's shared root.
+
+    A job that runs as a user of its own lies below that user's folder, which its script makes.
+    """
+    if job.slurm_user:
+        return f"{job.cluster.working_root}/{job.slurm_user}/{job.team.slug}/{job.uid}"
     return f"{job.cluster.working_root}/{job.team.slug}/{job.uid}"
 
 
 def early_output(job: Job, attempt: Attempt) -> str:
     """Where Slurm writes until the script has made the job's folder; it starts nothing whose output it cannot open."""
     return f"{job.cluster.working_root}/.quarterdeck-{attempt.uid}.out"
+
+
+def _own_folder(job: Job) -> str:
+    """Lines that make the user's own folder and refuse one that another put there; none where all share one user."""
+    if not job.slurm_user:
+        return ""
+    home = shlex.quote(f"{job.cluster.working_root}/{job.slurm_user}")
+    return f"""mkdir -p {home} || exit 1
+if [ ! -O {home} ]; then
+  echo "quarterdeck: "{home}" belongs to another user; nothing is run there" >&2
+  exit 1
+fi
+"""
 
 
 def batch_script(job: Job, attempt: Attempt) -> str:
@@ -63,7 +81,7 @@ def batch_script(job: Job, attempt: Attempt) -> str:
     return f"""#!/bin/bash
 # {job.name}, attempt {attempt.number}, submitted by Quarterdeck
 set -u
-qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}"
+{_own_folder(job)}qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}"
 mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" && cd "$QD_WORKING_DIRECTORY" || exit 1
 # Slurm's own file caught what went wrong until here; from now on the output lies beside the job.
 exec > "attempt-{attempt.number}.out" 2>&1 || exit 1
@@ -113,6 +131,7 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         # Slurm wants a folder that exists; the script makes the job's own and goes there.
         working_directory=job.cluster.working_root,
         environment=environment,
+        account=job.slurm_account,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
         options=tuple(option.plain for option in kept_options(job.slurm_options)),

@@ -63,6 +63,7 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
             "api_url",
             "user_name",
             "token_ref",
+            "jwt_key_ref",
             "partition",
             "exporter_url",
             "working_root",
@@ -98,7 +99,8 @@ class ClusterCreateSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=60)
     api_url = serializers.CharField(max_length=200)
     user_name = serializers.CharField(max_length=60)
-    token_ref = serializers.CharField(max_length=200)
+    token_ref = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
+    jwt_key_ref = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     working_root = serializers.CharField(max_length=300)
     account = serializers.CharField(required=False, help_text="uid or name of a connected account.")
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
@@ -112,7 +114,8 @@ class ClusterPatchSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=60, required=False)
     api_url = serializers.CharField(max_length=200, required=False)
     user_name = serializers.CharField(max_length=60, required=False)
-    token_ref = serializers.CharField(max_length=200, required=False)
+    token_ref = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    jwt_key_ref = serializers.CharField(max_length=200, required=False, allow_blank=True)
     working_root = serializers.CharField(max_length=300, required=False)
     account = serializers.CharField(
         required=False, allow_blank=True, allow_null=True, help_text="uid or name of a connected account; null: none."

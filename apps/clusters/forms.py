@@ -38,7 +38,15 @@ class ClusterForm(PortalForm):
     token_ref = forms.CharField(
         label=gettext_lazy("Token by reference"),
         max_length=200,
-        help_text=gettext_lazy("env:NAME or file:NAME of the secret that holds the JWT; never the token itself."),
+        help_text=gettext_lazy("env:NAME, file:NAME or aws:NAME of the secret with a JWT; never the token itself."),
+        required=False,
+        widget=forms.TextInput(attrs={"spellcheck": "false", "autocomplete": "off"}),
+    )
+    jwt_key_ref = forms.CharField(
+        label=gettext_lazy("Signing key by reference"),
+        max_length=200,
+        help_text=gettext_lazy("Slurm's jwt_key: with it everyone's jobs go with a short-lived token of their own."),
+        required=False,
         widget=forms.TextInput(attrs={"spellcheck": "false", "autocomplete": "off"}),
     )
     working_root = forms.CharField(

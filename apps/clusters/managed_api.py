@@ -180,6 +180,7 @@ class ReachSerializer(serializers.Serializer[Any]):
     api_url = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     user_name = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     token_ref = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
+    jwt_key_ref = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     working_root = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
     partition = serializers.CharField(max_length=60, required=False, default="", allow_blank=True)
     exporter_url = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)

@@ -35,7 +35,13 @@ class ReachForm(PortalForm):
     token_ref = text_field(
         gettext_lazy("Token by reference"),
         200,
-        gettext_lazy("env:NAME or file:NAME of the secret that holds the JWT; never the token itself."),
+        gettext_lazy("env:NAME, file:NAME or aws:NAME of the secret with a JWT; never the token itself."),
+        required=False,
+    )
+    jwt_key_ref = text_field(
+        gettext_lazy("Signing key by reference"),
+        200,
+        gettext_lazy("Slurm's jwt_key: with it everyone's jobs go with a short-lived token of their own."),
         required=False,
     )
     working_root = text_field(

@@ -40,7 +40,7 @@ from apps.teams.permissions import Actor
 CLUSTER_INTENT = "cluster.reconcile"
 GROUP_INTENT = "group.reconcile"
 #: How jobs are submitted there, for kinds that run Slurm; all empty: jobs are not submitted from here.
-REACH = ("api_url", "user_name", "token_ref", "working_root", "partition", "exporter_url")
+REACH = ("api_url", "user_name", "token_ref", "jwt_key_ref", "working_root", "partition", "exporter_url")
 _GROUP_COLUMNS = (
     "name",
     "instance_type",
@@ -192,7 +192,10 @@ def reach_problems(kind: str, reach: Mapping[str, str]) -> list[FieldProblem]:
         text = _("jobs are not submitted there from the portal but with Kubernetes' own tools; leave it empty")
         return [FieldProblem(f"/{name}", "not-here", text) for name in given]
     problems = []
-    together = ("user_name", "token_ref", "working_root")
+    together = ["user_name", "working_root"]
+    # A cluster of PCS tells where its key is.
+    if not given.get("jwt_key_ref") and kind != ClusterKind.PCS:
+        together.insert(1, "token_ref")
     if missing := [name for name in together if not given.get(name)]:
         text = _("user, token and shared folder go together: fill in all three, or leave all empty")
         problems += [FieldProblem(f"/{name}", "required", text) for name in missing]
@@ -203,7 +206,9 @@ def reach_problems(kind: str, reach: Mapping[str, str]) -> list[FieldProblem]:
     if (exporter := given.get("exporter_url")) and ("{node}" not in exporter or not re.match(r"^https?://", exporter)):
         text = _("an http(s) address with {node} where the name goes")
         problems.append(FieldProblem("/exporter_url", "invalid", text))
-    return problems + check_reference("/token_ref", given.get("token_ref", ""))
+    for name in ("token_ref", "jwt_key_ref"):
+        problems += check_reference(f"/{name}", given.get(name, ""), account=True)
+    return problems
 
 
 def group_row(kind: str, asked: Mapping[str, Any]) -> NodeGroup:

@@ -1,4 +1,4 @@
-"""Cluster, Mount, Fleet, FleetBatch, FleetStep, Node, PreflightRun; node groups are in ``group_models``."""
+"""Cluster, Mount, Fleet, FleetBatch, FleetStep, Node, PreflightRun; groups and Slurm's users in ``*_models``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from apps.clusters.states import (
     ClusterKind,
     ClusterPhase,
     FleetPhase,
+    LimitsMode,
     MountKind,
     MountPurpose,
     NodePhase,
     PreflightPhase,
     StepState,
+    TokenStyle,
 )
 from apps.connections.models import CloudAccount
 from apps.core import clock
@@ -45,6 +47,11 @@ class Cluster(Reconciled):
     address of a node's DCGM exporter with ``{node}`` in it; empty means none. ``working_root`` is a
     folder that all nodes share; jobs get a folder below it. ``responds_to_findings`` lets the
     worker drain a node with a fatal GPU finding and restart its jobs without asking first.
+
+    ``jwt_key_ref`` names the secret with Slurm's signing key: with it the worker makes a token for each person who
+    acts, valid for ``token_lifetime_s``; ``same_names`` takes a person's name in the portal for the one in Slurm
+    where no mapping says otherwise. ``outside_team`` is charged for jobs that were submitted past the portal by
+    nobody whom a mapping knows; ``limits_mode`` says whether the teams' limits are kept in Slurm, too.
     """
 
     uid_prefix = "clu"
@@ -57,6 +64,12 @@ class Cluster(Reconciled):
     api_url = models.URLField(blank=True, default="")
     user_name = models.CharField(max_length=60, blank=True, default="")
     token_ref = models.CharField(max_length=200, blank=True, default="")
+    jwt_key_ref = models.CharField(max_length=200, blank=True, default="")
+    token_style = models.CharField(max_length=4, choices=TokenStyle.choices, default=TokenStyle.SUN)
+    token_lifetime_s = models.PositiveIntegerField(default=600)
+    same_names = models.BooleanField(default=False)
+    outside_team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    limits_mode = models.CharField(max_length=8, choices=LimitsMode.choices, default=LimitsMode.OFF)
     partition = models.CharField(max_length=60, blank=True, default="")
     exporter_url = models.CharField(max_length=300, blank=True, default="")
     working_root = models.CharField(max_length=300, blank=True, default="")
@@ -84,6 +97,8 @@ class Cluster(Reconciled):
         constraints = [
             _known(ClusterPhase, "clusters_cluster_known_phase"),
             _known(ClusterKind, "clusters_cluster_known_kind", "kind"),
+            _known(TokenStyle, "clusters_cluster_known_token_style", "token_style"),
+            _known(LimitsMode, "clusters_cluster_known_limits_mode", "limits_mode"),
         ]
 
     def __str__(self) -> str:
@@ -97,8 +112,20 @@ class Cluster(Reconciled):
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether the portal can submit there: it needs an address, a user, a token and a folder."""
-        return bool(self.scheduler_url and self.user_name and self.token_ref and self.working_root)
+        """Whether the portal can submit there: it needs an address, a user, a token or its key, and a folder."""
+        has_token = self.token_ref or self.signing_key_ref
+        return bool(self.scheduler_url and self.user_name and has_token and self.working_root)
+
+    @property
+    def signing_key_ref(self) -> str:
+        """Where Slurm's signing key is: as entered, or where PCS says that it keeps it and no token is given."""
+        arn = str(self.provider_facts.get("jwt_key_arn") or "") if self.kind == ClusterKind.PCS else ""
+        return self.jwt_key_ref or (f"aws:{arn}" if arn and not self.token_ref else "")
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether its tokens carry uid, gid and groups, and the request no user's name, as PCS wants it."""
+        return self.kind == ClusterKind.PCS or self.token_style == TokenStyle.PCS
 
     @property
     def is_managed(self) -> bool:
@@ -374,3 +401,4 @@ class PreflightRun(Recorded):
 
 # Registered with the app's other models; last, because they hang on the ones above.
 from apps.clusters import group_models as group_models  # noqa: E402
+from apps.clusters import slurm_models as slurm_models  # noqa: E402

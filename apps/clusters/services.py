@@ -31,6 +31,7 @@ EDITABLE = (
     "api_url",
     "user_name",
     "token_ref",
+    "jwt_key_ref",
     "partition",
     "exporter_url",
     "working_root",
@@ -68,9 +69,11 @@ def _check_cluster(spec: Mapping[str, Any]) -> None:
         problems.append(FieldProblem("/working_root", "invalid", _("an absolute path that all nodes share")))
     if not spec["user_name"]:
         problems.append(FieldProblem("/user_name", "required", _("the user that jobs run as")))
-    if not spec["token_ref"]:
-        problems.append(FieldProblem("/token_ref", "required", _("name the secret with the scheduler's token")))
-    problems += check_reference("/token_ref", spec["token_ref"])
+    if not spec["token_ref"] and not spec["jwt_key_ref"]:
+        text = _("name the secret with the scheduler's token, or the one with its signing key")
+        problems.append(FieldProblem("/token_ref", "required", text))
+    for name in ("token_ref", "jwt_key_ref"):
+        problems += check_reference(f"/{name}", spec[name], account=spec["account"] is not None)
     _refuse(problems)
 
 
@@ -97,8 +100,9 @@ def cluster_create(
     name: str,
     api_url: str,
     user_name: str,
-    token_ref: str,
     working_root: str,
+    token_ref: str = "",
+    jwt_key_ref: str = "",
     account: CloudAccount | None = None,
     partition: str = "",
     exporter_url: str = "",
@@ -112,6 +116,7 @@ def cluster_create(
         "api_url": api_url,
         "user_name": user_name,
         "token_ref": token_ref,
+        "jwt_key_ref": jwt_key_ref,
         "partition": partition,
         "exporter_url": exporter_url,
         "working_root": working_root,

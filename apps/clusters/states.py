@@ -36,6 +36,21 @@ class ClusterKind(TextChoices):
     EKS = "eks", "Amazon EKS"
 
 
+class TokenStyle(TextChoices):
+    """What a token for Slurm says of its bearer."""
+
+    SUN = "sun", _("the user's name (plain Slurm)")
+    PCS = "pcs", _("name, uid, gid and groups (AWS PCS)")
+
+
+class LimitsMode(TextChoices):
+    """Whether a team's limits are kept in Slurm's own accounting, too."""
+
+    OFF = "off", _("off")
+    WATCH = "watch", _("compare only")
+    ENFORCE = "enforce", _("write and repair")
+
+
 class ClusterPhase(TextChoices):
     """Where a cluster is."""
 

@@ -23,6 +23,7 @@ from apps.intents.services import intent_ask
 from apps.teams.permissions import Actor
 
 _REFERENCE = re.compile(r"^(env:[A-Z_][A-Z0-9_]*|file:[A-Za-z0-9._-]+)?$")
+_AWS_SECRET = re.compile(r"^aws:[A-Za-z0-9/_+=.@!:-]{1,190}$")
 _ROLE = re.compile(r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")
 _REGION = re.compile(r"^[a-z]{2}(-[a-z]+)+-\d$")
 INTENT = "account.check"
@@ -36,13 +37,25 @@ class AccountInUse(Refusal):
     """Clusters or fleets still hang on the account."""
 
 
-def check_reference(pointer: str, reference: str) -> list[FieldProblem]:
-    """Problems of a secret reference; a secret pasted in its place is refused without being echoed."""
+def check_reference(pointer: str, reference: str, *, account: bool | None = None) -> list[FieldProblem]:
+    """Problems of a secret reference; a secret pasted in its place is refused without being echoed.
+
+    ``account``: None where Secrets Manager cannot be read, else whether there is an account to read it in.
+    """
     kind, _separator, name = reference.partition(":")
     if (kind == "file" and name in OWN_SECRETS) or (kind == "env" and name.startswith("QD_")):
         return [FieldProblem(pointer, "not-yours", _("the portal's own secrets are not for clusters and accounts"))]
     if _REFERENCE.fullmatch(reference) and ".." not in reference:
         return []
+    if account is not None and _AWS_SECRET.fullmatch(reference):
+        if account:
+            return []
+        return [
+            FieldProblem(pointer, "no-account", _("a secret of AWS is read in the cluster's cloud account: choose one"))
+        ]
+    if account is not None:
+        text = _("write env:NAME, file:NAME or aws:NAME-or-ARN (a name, never the secret itself) or leave it empty")
+        return [FieldProblem(pointer, "invalid", text)]
     return [
         FieldProblem(
             pointer, "invalid", _("write env:NAME or file:NAME (a name, never the secret itself) or leave it empty")

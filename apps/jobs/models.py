@@ -11,7 +11,7 @@ from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField
-from apps.jobs.states import AttemptPhase, JobPhase
+from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
 from apps.teams.models import Team, User
 
 
@@ -43,9 +43,11 @@ class JobTemplate(Recorded):
 class Job(Reconciled):
     """What someone wants run; each try at it is an Attempt.
 
-    ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish. The price is
-    a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options`` are handed to
-    Slurm as they are, each ``--name=value``.
+    One of ``origin`` "outside" was submitted past the portal: its script is unknown, it is never started again here.
+    ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
+    ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
+    The price is a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options``
+    are handed to Slurm as they are, each ``--name=value``.
     """
 
     uid_prefix = "job"
@@ -56,6 +58,7 @@ class Job(Reconciled):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
     template = models.ForeignKey(JobTemplate, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
     template_parameters = models.JSONField(default=dict)
+    origin = models.CharField(max_length=8, choices=JobOrigin.choices, default=JobOrigin.PORTAL)
     name = models.CharField(max_length=120)
     script = models.TextField()
     nodes = models.PositiveIntegerField()
@@ -72,6 +75,9 @@ class Job(Reconciled):
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_kind = models.CharField(max_length=8, blank=True, default="")
     stop_by = models.CharField(max_length=150, blank=True, default="")
+    stop_as = models.CharField(max_length=60, blank=True, default="")
+    slurm_user = models.CharField(max_length=60, blank=True, default="")
+    slurm_account = models.CharField(max_length=60, blank=True, default="")
     usd_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=6)
     price_source = SaidField()
     series = models.OneToOneField(CheckpointSeries, on_delete=models.PROTECT, related_name="job")
@@ -94,6 +100,7 @@ class Job(Reconciled):
         ordering = ["-created_at", "-id"]
         constraints = [
             models.CheckConstraint(condition=Q(phase__in=[c.value for c in JobPhase]), name="jobs_job_known_phase"),
+            models.CheckConstraint(condition=Q(origin__in=[c.value for c in JobOrigin]), name="jobs_job_known_origin"),
             models.CheckConstraint(condition=Q(nodes__gte=1, time_limit_min__gte=1), name="jobs_job_has_size"),
         ]
         indexes = [
@@ -120,6 +127,7 @@ class Attempt(models.Model):
     """One submission of a job to its scheduler; its uid is the scheduler's ``comment``.
 
     ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
+    ``slurm_user`` and ``slurm_account`` are what it was submitted with.
     ``avoided_nodes`` are those it was submitted without because their block ends before it would.
     ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` says why we ended it
     ourselves. ``charged_until_at`` is how far the ledger has been charged.
@@ -129,6 +137,8 @@ class Attempt(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField()
     created_at = models.DateTimeField(default=clock.now)
+    slurm_user = models.CharField(max_length=60, blank=True, default="")
+    slurm_account = models.CharField(max_length=60, blank=True, default="")
     resume_from = models.CharField(max_length=700, blank=True, default="")
     resume_step = models.BigIntegerField(null=True, blank=True)
     excluded_nodes = models.JSONField(default=list)

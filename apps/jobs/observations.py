@@ -85,8 +85,15 @@ def attempt_unseen(attempt: Attempt) -> None:
 
 def attempt_submitting(attempt: Attempt, avoided: Collection[str] = ()) -> None:
     """About to call the scheduler: written before the call, so that a crash leaves a trace to search by."""
-    now = clock.now()
-    move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.SUBMITTING, submit_started_at=now, avoided_nodes=sorted(avoided))
+    move(
+        attempt,
+        ATTEMPT_TRANSITIONS,
+        AttemptPhase.SUBMITTING,
+        submit_started_at=clock.now(),
+        avoided_nodes=sorted(avoided),
+        slurm_user=attempt.job.slurm_user,
+        slurm_account=attempt.job.slurm_account,
+    )
 
 
 def attempt_submit_again(attempt: Attempt, avoided: Collection[str] | None = None) -> bool:

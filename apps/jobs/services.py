@@ -26,6 +26,7 @@ from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
 from apps.intents.services import intent_ask
 from apps.jobs.block_ends import longest_limit, trimmed_limit
+from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.rules import check_script, fill_template, hold_for
@@ -71,7 +72,7 @@ class Preview:
     """What will happen when this is submitted; ``problems`` empty means it would be accepted.
 
     ``time_limit_min`` is the limit it would run with. ``offered_limit_min`` is the longest that the blocks of its
-    nodes hold, where the one asked for is too long; None otherwise.
+    nodes hold, where the one asked for is too long; None otherwise. ``slurm_user`` "" is the cluster's own.
     """
 
     script: str
@@ -87,6 +88,8 @@ class Preview:
     warnings: tuple[str, ...]
     time_limit_min: int = 0
     offered_limit_min: int | None = None
+    slurm_user: str = ""
+    slurm_account: str = ""
 
     @property
     def usd_left(self) -> Decimal:
@@ -115,6 +118,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
     problems += _check_options(spec, nodes)
+    submitter = submitter_of(actor, team, cluster, spec.slurm_options)
+    problems += submitter.problems
     offered = _limit_that_fits(spec, nodes)
     if offered and spec.trim:
         warnings.append(_trimmed_words(spec.time_limit_min, offered))
@@ -163,6 +168,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         free_nodes=len(free),
         time_limit_min=spec.time_limit_min,
         offered_limit_min=offered or None,
+        slurm_user=submitter.slurm_user,
+        slurm_account=submitter.slurm_account,
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
@@ -349,6 +356,8 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         max_recoveries=spec.max_recoveries,
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
         price_source=preview.price_source,
+        slurm_user=preview.slurm_user,
+        slurm_account=preview.slurm_account,
     )
     with transaction.atomic():
         gpus_take(team, job.gpus, subject=job.uid)
@@ -369,6 +378,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
             "gpus": job.gpus,
             "time_limit_min": job.time_limit_min,
             "usd_held": str(preview.usd),
+            "slurm_user": job.slurm_user or cluster.user_name,
         }
         record(actor, "job.submit", "job", job.uid, team_id=team.pk, after=after)
         event("job", job.uid, "JobAccepted", f"accepted from {actor.name}", team_id=team.pk, data=after)
@@ -387,8 +397,13 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
             allowed = allowed.filter(stop_requested_at__isnull=True)
         else:
             allowed = allowed.exclude(stop_kind="cancel")
+        acts_as = acting_user(actor, job)
         changed = allowed.update(
-            stop_requested_at=clock.now(), stop_kind=kind, stop_by=actor.name, generation=job.generation + 1
+            stop_requested_at=clock.now(),
+            stop_kind=kind,
+            stop_by=actor.name,
+            stop_as=acts_as,
+            generation=job.generation + 1,
         )
         if not changed:
             fresh = Job.objects.get(pk=job.pk)
@@ -398,7 +413,8 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
                 (_("job %(name)s has already ended") if fresh.has_ended else _("job %(name)s is already being stopped"))
                 % {"name": job.name}
             )
-        record(actor, f"job.{kind}", "job", job.uid, team_id=job.team_id, before={"phase": job.phase})
+        after = {"slurm_user": acts_as or job.cluster.user_name, "own_job": bool(acts_as)}
+        record(actor, f"job.{kind}", "job", job.uid, team_id=job.team_id, before={"phase": job.phase}, after=after)
         word = "CancelRequested" if kind == "cancel" else "RequeueRequested"
         event("job", job.uid, word, f"{kind} asked for by {actor.name}", team_id=job.team_id, data={"by": actor.name})
         intent_ask(INTENT, job.uid)

@@ -20,6 +20,13 @@ from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy as _
 
 
+class JobOrigin(TextChoices):
+    """Where a job was submitted."""
+
+    PORTAL = "portal", _("Portal")
+    OUTSIDE = "outside", _("Outside")
+
+
 class JobPhase(TextChoices):
     """Where a job is."""
 

@@ -81,7 +81,7 @@ def test_a_cluster_is_made_once(as_user: Any, operator: Any, account: CloudAccou
             "s3://sagemaker-",
         ),
         ("hyperpod-slurm", {}, "/groups", "exactly one group must be the controller"),
-        ("pcs", {"user_name": "train"}, "/token_ref", "go together"),
+        ("hyperpod-slurm", {"user_name": "train"}, "/token_ref", "go together"),
     ],
 )
 def test_bad_input_is_named_at_its_field(

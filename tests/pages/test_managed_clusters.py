@@ -101,7 +101,7 @@ def test_each_kind_is_made_once_by_its_form(sign_in: SignIn, more: DemoRows, kin
         ("pcs", {"group-image_id": "image"}, "group-image_id", "ami-"),
         ("pcs", {"name": "Über"}, "name", "lower-case letters"),
         ("pcs", {"name": "ada"}, "name", "already used"),
-        ("pcs", {"user_name": "train"}, "token_ref", "go together"),
+        ("pcs", {"user_name": "train"}, "working_root", "go together"),
         ("pcs", {"group-source": "capacity-block"}, "group-reservation", "choose the reservation"),
         ("pcs", {"group-instance_type": "p5e.48xlarge"}, "group-instance_type", "no published on-demand price"),
         ("eks", {"subnet_ids": "subnet-0a1b2c3d"}, "subnet_ids", "two subnets at least"),

@@ -146,7 +146,7 @@ def test_a_cluster_is_adopted_once(operator: Any, account: CloudAccount) -> None
 def test_how_jobs_are_submitted_is_all_or_nothing(operator: Any, account: CloudAccount) -> None:
     with pytest.raises(InvalidInput) as refused:
         make(operator, account, "pcs", user_name="train", api_url="slurm")
-    assert sorted(p.pointer for p in refused.value.problems) == ["/api_url", "/token_ref", "/working_root"]
+    assert sorted(p.pointer for p in refused.value.problems) == ["/api_url", "/working_root"]
     with pytest.raises(InvalidInput, match="Kubernetes"):
         make(operator, account, "eks", user_name="train", token_ref="env:T", working_root="/fsx")
     cluster = make(operator, account, "pcs", user_name="train", token_ref="env:T", working_root="/fsx/")

@@ -16,7 +16,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     from worker import doors
 
     fake = FakeScheduler()
-    monkeypatch.setattr(doors, "scheduler_for", lambda cluster: fake)
+    monkeypatch.setattr(doors, "scheduler_for", lambda cluster, as_user="": fake.acting(as_user))
     return fake
 
 

@@ -48,7 +48,14 @@ class FakeScheduler:
         self.signals: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
         self.version = 0
+        self.user = ""
+        self.acts: list[tuple[str, str]] = []
         self._ids = itertools.count(100)
+
+    def acting(self, as_user: str) -> FakeScheduler:
+        """The same Slurm as another of its users; ``acts`` tells who did what that changes something."""
+        self.user = as_user
+        return self
 
     def info(self) -> v.SchedulerInfo:
         self.calls.before("info")

@@ -250,12 +250,16 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAccess:
-    """How to reach one slurmrestd: base address without path, the user to act as, and a JWT."""
+    """How to reach one slurmrestd: base address without path, the user to act as, and a JWT.
+
+    ``names_user``: the user is named in a header, too; AWS PCS takes the token's word alone.
+    """
 
     endpoint_url: str
     user_name: str
     token: str = field(repr=False)
     timeout_s: float = 20.0
+    names_user: bool = True
 
 
 @dataclass(frozen=True, slots=True)

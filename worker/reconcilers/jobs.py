@@ -14,7 +14,7 @@ from django.utils.translation import gettext_noop as _
 
 from apps.core import clock
 from apps.core.errors import TransitionConflict
-from apps.core.said import said
+from apps.core.said import Said, said
 from apps.jobs import observations as obs
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.models import Attempt, Job
@@ -25,7 +25,7 @@ from worker import doors
 from worker.collectors.slurm import seen_of
 from worker.engine import DONE, Outcome, again
 from worker.jobscript import submit_request
-from worker.providers.errors import InvalidRequest, NotFound, ProviderError
+from worker.providers.errors import AccessDenied, InvalidRequest, NotFound, ProviderError
 from worker.providers.ports import Scheduler
 
 POLL_S = 5.0
@@ -80,7 +80,7 @@ def _submit(job: Job, attempt: Attempt) -> Outcome:
         obs.job_held_back(job, attempt, held_words(job, room))
         return again(HELD_S)
     obs.attempt_submitting(attempt, room.late)
-    return _send(job, attempt, doors.scheduler_for(job.cluster))
+    return _send(job, attempt, doors.scheduler_for(job.cluster, job.slurm_user))
 
 
 def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
@@ -89,6 +89,12 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
     except InvalidRequest as error:
         obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", str(error))
         return again(0)
+    except AccessDenied as error:
+        if (why := _refused_user(job, error)) is not None:
+            obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", why)
+            return again(0)
+        obs.attempt_submit_again(attempt)
+        raise
     except ProviderError:
         # The call may have taken longer than the doubt: it counts from its end.
         obs.attempt_submit_again(attempt)
@@ -97,9 +103,21 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
     return again(POLL_S)
 
 
+def _refused_user(job: Job, error: AccessDenied) -> Said | None:
+    """Why Slurm takes nothing from the job's user, where it takes the cluster's own; None while it refuses both."""
+    if not job.slurm_user:
+        return None
+    try:
+        doors.scheduler_for(job.cluster).info()
+    except ProviderError:
+        return None
+    text = _("Slurm does not take %(user)s as a user of cluster %(cluster)s: %(error)s")
+    return said(text, user=job.slurm_user, cluster=job.cluster.name, error=str(error))
+
+
 def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     """A submit call whose end nobody saw: search first, send again only when it cannot turn up any more."""
-    scheduler = doors.scheduler_for(job.cluster)
+    scheduler = doors.scheduler_for(job.cluster, job.slurm_user)
     since = attempt.submit_started_at or attempt.created_at
     found = scheduler.jobs_by_comment(attempt.uid, since - timedelta(minutes=5))
     if found:
@@ -156,7 +174,9 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
 
 def _stop(job: Job, attempt: Attempt) -> Outcome:
     try:
-        doors.scheduler_for(job.cluster).cancel(attempt.scheduler_id)
+        # What a person asked for goes as that person; what the portal decided, as whoever the job belongs to.
+        asked_for = attempt.stop_reason in ("Cancelled", "Requeued") and job.stop_by
+        doors.scheduler_for(job.cluster, job.stop_as if asked_for else job.slurm_user).cancel(attempt.scheduler_id)
     except NotFound:
         return _ask_for(job, attempt)
     obs.attempt_stop_sent(attempt)

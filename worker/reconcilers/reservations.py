@@ -136,7 +136,7 @@ def _ask_for_checkpoints(attempts: Sequence[Attempt]) -> tuple[list[str], list[s
             silent.append(attempt.job.uid)
             continue
         try:
-            doors.scheduler_for(attempt.job.cluster).signal(attempt.scheduler_id, signal)
+            doors.scheduler_for(attempt.job.cluster, attempt.job.slurm_user).signal(attempt.scheduler_id, signal)
         except ProviderError as error:
             log.warning("job not asked for a checkpoint", job=attempt.job.uid, error=str(error))
             silent.append(attempt.job.uid)

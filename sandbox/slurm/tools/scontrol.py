@@ -34,10 +34,12 @@ def ask(command: dict[str, str]) -> int:
     if not url or not token_file:
         print("slurm_update error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
         return 1
+    # Like the real one it acts as whoever SLURM_JWT says, where that is set.
+    token = os.environ.get("SLURM_JWT") or Path(token_file).read_text().strip()
     request = urllib.request.Request(  # noqa: S310 - the address is the sandbox's own, on loopback
         f"{url}/scontrol",
         data=json.dumps(command).encode(),
-        headers={"Content-Type": "application/json", "X-SLURM-USER-TOKEN": Path(token_file).read_text().strip()},
+        headers={"Content-Type": "application/json", "X-SLURM-USER-TOKEN": token},
         method="POST",
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

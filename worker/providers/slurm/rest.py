@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,19 +37,24 @@ class Answer:
     changed: bool = True
 
 
+def _checked(token: str) -> str:
+    """The token as a header takes it. Raises AccessDenied without repeating it."""
+    token = token.strip()
+    if not token.isascii() or any(character.isspace() for character in token):
+        raise e.AccessDenied(
+            "the Slurm token holds spaces or characters that no token has", source=se.SOURCE, code="token"
+        )
+    return token
+
+
 class Rest:
     """A connection to one slurmrestd; raises only provider errors and never repeats a call that changes something."""
 
     def __init__(self, access: SchedulerAccess, transport: httpx2.BaseTransport | None = None) -> None:
         self.access = access
-        token = access.token.strip()
-        if not token.isascii() or any(character.isspace() for character in token):
-            raise e.AccessDenied(
-                "the Slurm token holds spaces or characters that no token has", source=se.SOURCE, code="token"
-            )
-        headers = {"Accept": "application/json", "X-SLURM-USER-TOKEN": token}
+        headers = {"Accept": "application/json", "X-SLURM-USER-TOKEN": _checked(access.token)}
         # AWS PCS takes the user from the token's claims and wants no user-name header.
-        if access.user_name:
+        if access.user_name and access.names_user:
             headers["X-SLURM-USER-NAME"] = access.user_name
         self._client = httpx2.Client(
             base_url=access.endpoint_url.rstrip("/"),
@@ -65,6 +70,11 @@ class Rest:
     def close(self) -> None:
         """Let go of the connections."""
         self._client.close()
+
+    def renew(self, token: str) -> None:
+        """Go on with another token of the same user. Raises AccessDenied for what cannot be one."""
+        self._client.headers["X-SLURM-USER-TOKEN"] = _checked(token)
+        self.access = replace(self.access, token=token)
 
     @property
     def version(self) -> str:

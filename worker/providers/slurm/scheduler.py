@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ class SlurmScheduler:
 
     ``scontrol`` is a command (a list of words) that reaches the same controller with operator rights;
     without it, what REST cannot do raises ``Unsupported`` naming the command for a person to run.
+    ``lends_token``: scontrol is given our token (SLURM_JWT), so that it acts as our user and not as its own.
     Not for use by several threads at once.
     """
 
@@ -35,17 +37,23 @@ class SlurmScheduler:
         access: v.SchedulerAccess,
         *,
         scontrol: Sequence[str] | None = None,
+        lends_token: bool = False,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._rest = Rest(access, transport)
         self._bulk = BulkReader(self._rest)
         self._scontrol = tuple(scontrol or ())
+        self._lends_token = lends_token
         self._timeout_s = access.timeout_s
         self._user = access.user_name
 
     def close(self) -> None:
         """Let go of the connections."""
         self._rest.close()
+
+    def renew(self, token: str) -> None:
+        """Go on with a fresh token of the same user; version and queue stay known."""
+        self._rest.renew(token)
 
     # --- reads -----------------------------------------------------------------------------------
 
@@ -282,6 +290,7 @@ class SlurmScheduler:
                 text=True,
                 errors="replace",
                 timeout=self._timeout_s,
+                env={**os.environ, "SLURM_JWT": self._rest.access.token} if self._lends_token else None,
                 check=False,
             )
         except subprocess.TimeoutExpired:
