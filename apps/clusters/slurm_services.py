@@ -54,7 +54,10 @@ def _refuse(problems: Sequence[FieldProblem]) -> None:
 
 
 def slurm_settings_update(*, actor: Actor, cluster: Cluster, expected_version: int, **changes: Any) -> None:
-    """Change how people act in a cluster's Slurm; what is not named stays. Raises Forbidden, InvalidInput, StaleVersion."""
+    """Change how people act in a cluster's Slurm; what is not named stays.
+
+    Raises Forbidden, InvalidInput, StaleVersion.
+    """
     _operate(actor)
     spec = {name: getattr(cluster, name) for name in SETTINGS} | changes
     if set(spec) != set(SETTINGS):
@@ -257,7 +260,7 @@ def _csv_rows(text: str) -> list[tuple[int, dict[str, str]]]:
         if "user_name" in names:
             text += "; " + _("unknown: %(names)s") % {"names": ", ".join(unknown)[:200]}
         raise InvalidInput(text, problems=[FieldProblem("/text", "columns", text)])
-    found = []
+    found: list[tuple[int, dict[str, str]]] = []
     for number, row in enumerate(reader, start=2):
         if len(found) >= MAX_CSV_ROWS:
             text = _("at most %(most)s rows") % {"most": MAX_CSV_ROWS}
