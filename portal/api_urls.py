@@ -20,7 +20,7 @@ from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
 from apps.jobs import api as jobs
-from apps.jobs import sbatch_api, stop_api
+from apps.jobs import ingest_api, log_api, sbatch_api, stop_api
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams
@@ -84,7 +84,9 @@ urlpatterns = [
     path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
     path("jobs/<str:uid>/cancel", stop_api.JobStop.as_view(kind="cancel"), name="job-cancel"),
     path("jobs/<str:uid>/requeue", stop_api.JobStop.as_view(kind="requeue"), name="job-requeue"),
-    path("jobs/<str:uid>/logs", jobs.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:uid>/logs", log_api.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:uid>/logs/search", log_api.JobLogSearch.as_view(), name="job-logs-search"),
+    path("jobs/<str:uid>/logs/first-error", log_api.JobLogFirstError.as_view(), name="job-logs-error"),
     path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
     path("jobs/<str:uid>/attempts", jobs.JobAttempts.as_view(), name="job-attempts"),
     path("jobs/<str:uid>/checkpoints", jobs.JobCheckpoints.as_view(), name="job-checkpoints"),
@@ -104,6 +106,6 @@ urlpatterns = [
     path("postings", costs.Postings.as_view(), name="postings"),
     path("quotas", quotas.Quotas.as_view(), name="quotas"),
     path("audit", audit.Entries.as_view(), name="audit"),
-    path("ingest/attempts/<str:uid>/events", jobs.Ingest.as_view(), name="ingest"),
+    path("ingest/attempts/<str:uid>/events", ingest_api.Ingest.as_view(), name="ingest"),
     re_path(r"^(?P<rest>.*)$", api_not_found, name="not-found"),
 ]

@@ -46,6 +46,17 @@ class Config(BaseSettings):
     collect_fleet_s: float = 10.0
     sweep_grace_s: int = 900
     charge_every_s: int = 30
+    #: Where jobs' output goes from the database: s3://bucket/prefix, or a folder; empty: ``object-store`` in var_dir.
+    object_store: str = ""
+    object_store_region: str = "us-east-1"
+    #: Address of a store that speaks like S3; empty for S3 itself.
+    object_store_endpoint: str = ""
+    #: Secret reference (env:NAME or file:NAME) of its access key; empty: the SDK's own chain (an instance role).
+    object_store_credentials: str = ""
+    #: Newest output of a running attempt that stays in the database, in MiB.
+    log_keep_mib: int = Field(default=64, ge=1, le=4096)
+    #: How long after an attempt's end its output leaves the database, in seconds.
+    log_roll_after_s: int = Field(default=3600, ge=0, le=30 * 86_400)
     #: How old what a DCGM exporter shows may be: its own collection interval.
     exporter_interval_s: float = 30.0
 

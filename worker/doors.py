@@ -10,6 +10,7 @@ import os
 import shlex
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django.conf import settings
@@ -278,6 +279,24 @@ def scheduler_for(cluster: Cluster, as_user: str = "") -> ports.Scheduler:
             break
         _schedulers.pop(oldest)[2].close()
     return known[2]
+
+
+def object_store() -> ports.ObjectStore:
+    """Where jobs' output is kept: QD_OBJECT_STORE. Raises InvalidRequest for an address that is none."""
+    from worker.providers.object_store import FolderStore, S3Store
+
+    config = settings.CONFIG
+    if not config.object_store.startswith("s3://"):
+        return FolderStore(Path(config.object_store) if config.object_store else config.var_dir / "object-store")
+    bucket, _sep, prefix = config.object_store.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise InvalidRequest(f"QD_OBJECT_STORE {config.object_store!r} names no bucket", source="portal")
+    access = v.CloudAccess(
+        region=config.object_store_region,
+        credentials=credentials(config.object_store_credentials),
+        endpoint_url=config.object_store_endpoint,
+    )
+    return S3Store(access, bucket, prefix)
 
 
 def exporter() -> ports.GpuExporter:

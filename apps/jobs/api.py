@@ -1,4 +1,4 @@
-"""API of jobs: preview, submit, read, stop, logs, progress, ledger, and the ingest of runners."""
+"""API of jobs: preview, submit, read, progress, checkpoints, ledger."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from apps.clusters.selectors import cluster_for
 from apps.core import clock
 from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
 from apps.core.errors import BadQuery, NotFound
-from apps.core.pages import PUBLIC
 from apps.core.said import told
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
-from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
 from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
 from apps.jobs.selectors import (
     attempts_of,
@@ -29,7 +27,6 @@ from apps.jobs.selectors import (
     job_for,
     job_sums,
     jobs_visible_to,
-    log_page,
     progress_of,
     templates_visible_to,
 )
@@ -237,25 +234,6 @@ class EventSerializer(serializers.ModelSerializer[Event]):
         return dict(told(super().to_representation(instance)))
 
 
-class LogChunkSerializer(serializers.Serializer[Any]):
-    """A piece of output."""
-
-    id = serializers.IntegerField()
-    attempt = serializers.IntegerField(source="attempt.number")
-    stream = serializers.CharField()
-    offset = serializers.IntegerField()
-    text = serializers.CharField()
-    at = serializers.DateTimeField()
-
-
-class LogPageSerializer(serializers.Serializer[Any]):
-    """A window of output; pass ``next_after`` as ``after`` to go on."""
-
-    chunks = LogChunkSerializer(many=True)
-    next_after = serializers.IntegerField()
-    is_open = serializers.BooleanField()
-
-
 class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
     """A template."""
 
@@ -352,7 +330,7 @@ class JobDetail(Endpoint):
         return Response(JobDetailSerializer(job).data, headers={"ETag": etag(job)})
 
 
-class _OfJob(Endpoint):
+class OfJob(Endpoint):
     """Something that belongs to one job."""
 
     rights = {"GET": "jobs.view"}
@@ -362,36 +340,7 @@ class _OfJob(Endpoint):
         return job_for(actor=self.actor, may="jobs.view", uid=uid)
 
 
-class JobLogs(_OfJob):
-    """A job's output."""
-
-    serializer_class = LogPageSerializer
-    query_parameters = frozenset({"after", "limit", "tail", "attempt"})
-
-    def get(self, request: Request, uid: str) -> Response:
-        """Chunks after ``after``, or the last ``limit`` with ``tail=1``."""
-        job = self.job(uid)
-        numbers: dict[str, int] = {}
-        for name, default in (("after", 0), ("limit", 200), ("attempt", 0)):
-            text = request.query_params.get(name, str(default))
-            if not text.isdigit():
-                raise BadQuery(f"{name}: must be a whole number")
-            numbers[name] = int(text)
-        tail = request.query_params.get("tail", "0")
-        if tail not in ("0", "1"):
-            raise BadQuery("tail: must be 0 or 1")
-        page = log_page(
-            job,
-            after_id=numbers["after"],
-            limit=numbers["limit"],
-            tail=tail == "1",
-            attempt=numbers["attempt"] or None,
-        )
-        body = {"chunks": page.chunks, "next_after": page.next_id, "is_open": page.is_open}
-        return Response(LogPageSerializer(body).data)
-
-
-class JobProgress(_OfJob):
+class JobProgress(OfJob):
     """A job's reported steps, attempts joined, thinned to at most 600 points."""
 
     serializer_class = ProgressSerializer
@@ -402,7 +351,7 @@ class JobProgress(_OfJob):
         return Response({"results": ProgressSerializer(points, many=True).data, "next": None, "previous": None})
 
 
-class JobAttempts(_OfJob):
+class JobAttempts(OfJob):
     """A job's attempts."""
 
     serializer_class = AttemptSerializer
@@ -413,7 +362,7 @@ class JobAttempts(_OfJob):
         return Response({"results": AttemptSerializer(rows, many=True).data, "next": None, "previous": None})
 
 
-class JobCheckpoints(_OfJob):
+class JobCheckpoints(OfJob):
     """A job's checkpoints."""
 
     serializer_class = CheckpointSerializer
@@ -425,7 +374,7 @@ class JobCheckpoints(_OfJob):
         return Response({"results": CheckpointSerializer(rows[:200], many=True).data, "next": None, "previous": None})
 
 
-class JobEvents(_OfJob):
+class JobEvents(OfJob):
     """A job's timeline."""
 
     serializer_class = EventSerializer
@@ -436,7 +385,7 @@ class JobEvents(_OfJob):
         return Response({"results": EventSerializer(rows, many=True).data, "next": None, "previous": None})
 
 
-class JobLedger(_OfJob):
+class JobLedger(OfJob):
     """A job's postings."""
 
     serializer_class = PostingSerializer
@@ -457,44 +406,3 @@ class Templates(ListEndpoint):
     def get_rows(self) -> Any:
         """Enabled templates."""
         return templates_visible_to(self.actor)
-
-
-class IngestSerializer(serializers.Serializer[Any]):
-    """A runner's batch."""
-
-    runner = serializers.DictField()
-    events = serializers.ListField(child=serializers.DictField())
-
-
-class ReceiptSerializer(serializers.Serializer[Any]):
-    """How far the runner's events are stored."""
-
-    acknowledged_seq = serializers.IntegerField()
-    server_time = serializers.CharField()
-    rejected = serializers.ListField(child=serializers.IntegerField())
-
-
-class Ingest(Endpoint):
-    """Where runners post; the token in the Authorization header belongs to one attempt and opens nothing else."""
-
-    rights = {"POST": PUBLIC}
-    authentication_classes: list[Any] = []
-    throttle_classes: list[Any] = []
-    serializer_class = IngestSerializer
-
-    def post(self, request: Request, uid: str) -> Response:
-        """Store a batch."""
-        kind, _sep, bearer = request.headers.get("Authorization", "").partition(" ")
-        attempt = attempt_for_token(uid, bearer.strip() if kind.lower() == "bearer" else "")
-        data = request.data
-        if not isinstance(data, dict) or not isinstance(data.get("runner"), dict):
-            raise IngestMalformed("the body must be {runner: {…}, events: […]}")
-        if not isinstance(data.get("events"), list):
-            raise IngestMalformed("events must be a list")
-        receipt = events_take(attempt, data["runner"], data["events"])
-        body = {
-            "acknowledged_seq": receipt.acknowledged_seq,
-            "server_time": clock.iso(clock.now()),
-            "rejected": [seq for seq, _why in receipt.rejected],
-        }
-        return Response(body)

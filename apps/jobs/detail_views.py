@@ -22,13 +22,12 @@ from apps.health.selectors import live_findings
 from apps.health.states import FATAL
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
-from apps.jobs.models import Attempt, Job, LogChunk, RunnerStream
+from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, log_page, nodes_heard, nodes_of, progress_of
+from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
 
-MAX_DOWNLOAD_CHUNKS = 20_000
 
 
 def page_address(name: str, uid: str) -> str:
@@ -171,86 +170,6 @@ class JobCurve(JobPage):
                 "is_open": not job.has_ended,
             }
         )
-
-
-class JobLogs(JobPage):
-    """The log viewer."""
-
-    tab = "logs"
-
-    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
-        """The page; its lines come by script."""
-        job = self.job(uid)
-        streams = RunnerStream.objects.filter(attempt__job=job).order_by("id")[:256]
-        context = self.frame(job)
-        context["runners"] = {s.runner_id: s.node or s.role for s in streams}
-        context["lost_events"] = sum(s.lost_events for s in streams)
-        return self.answer(request, "jobs/job_logs.html", context)
-
-
-def _number(request: HttpRequest, name: str) -> int | None:
-    text = request.GET.get(name, "")
-    if not text:
-        return None
-    if not text.isdigit() or len(text) > 18:
-        raise BadQuery(_("%(name)s: must be a whole number") % {"name": name})
-    return int(text)
-
-
-def _chunk(chunk: LogChunk) -> dict[str, Any]:
-    return {
-        "id": chunk.pk,
-        "attempt": chunk.attempt.number,
-        "runner": chunk.runner_id,
-        "stream": chunk.stream,
-        "at": clock.iso(chunk.at),
-        "text": chunk.text,
-    }
-
-
-class JobLogData(JobPage):
-    """Log chunks for the viewer."""
-
-    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
-        """JSON: the last chunks, those after ``after`` or those before ``before``."""
-        job = self.job(uid)
-        after, before = _number(request, "after"), _number(request, "before")
-        page = log_page(
-            job,
-            after_id=after or 0,
-            before_id=before,
-            limit=200,
-            tail=after is None and before is None,
-            attempt=_number(request, "attempt"),
-        )
-        return JsonResponse(
-            {
-                "chunks": [_chunk(c) for c in page.chunks],
-                "next_after": page.next_id,
-                "first_id": page.first_id,
-                "is_open": page.is_open,
-            }
-        )
-
-
-class JobLogText(JobPage):
-    """The whole log as a file."""
-
-    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
-        """Plain text to save; the last part where it is very long."""
-        job = self.job(uid)
-        rows = LogChunk.objects.filter(attempt__job=job).order_by("-id")
-        if (number := _number(request, "attempt")) is not None:
-            rows = rows.filter(attempt__number=number)
-        texts = list(rows.values_list("text", flat=True)[: MAX_DOWNLOAD_CHUNKS + 1])
-        cut = len(texts) > MAX_DOWNLOAD_CHUNKS
-        head = "(earlier output left out; the API has all of it)\n" if cut else ""
-        response = HttpResponse(
-            head + "".join(texts[:MAX_DOWNLOAD_CHUNKS][::-1]), content_type="text/plain; charset=utf-8"
-        )
-        response["Content-Disposition"] = f'attachment; filename="{job.uid}.log"'
-        response["X-Content-Type-Options"] = "nosniff"
-        return response
 
 
 class JobCheckpoints(JobPage):

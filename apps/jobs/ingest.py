@@ -16,6 +16,9 @@ from django.db import transaction
 from apps.checkpoints.services import checkpoint_gone, checkpoint_report
 from apps.core import clock
 from apps.core.errors import Refusal
+from apps.intents.services import intent_ask
+from apps.jobs.log_levels import level_of
+from apps.jobs.log_services import ROLL_INTENT, SEGMENT_BYTES
 from apps.jobs.models import Attempt, Job, LogChunk, ProgressPoint, RunnerStream
 from apps.jobs.selectors import attempt_by_uid
 from apps.jobs.states import ATTEMPT_ENDED
@@ -23,6 +26,11 @@ from apps.jobs.states import ATTEMPT_ENDED
 #: A runner may deliver what it buffered this long after its attempt ended.
 GRACE = timedelta(hours=24)
 MAX_EVENTS = 1000
+#: A runner cuts its output into pieces of 32 KiB; nothing much larger is one of them.
+MAX_CHUNK_BYTES = 256 * 1024
+#: All runners of one attempt together post about so often a second: more of them post less often each.
+POSTS_PER_S = 20
+LONGEST_PAUSE_S = 30.0
 _KINDS = frozenset({"start", "heartbeat", "log", "progress", "checkpoint", "checkpoint_gone", "exit", "gap"})
 
 
@@ -71,10 +79,14 @@ def attempt_for_token(attempt_uid: str, bearer: str) -> Attempt:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Everything up to ``acknowledged_seq`` is stored; ``rejected`` lists events dropped as unreadable, with why."""
+    """Everything up to ``acknowledged_seq`` is stored; ``rejected`` lists events dropped as unreadable, with why.
+
+    ``next_post_s``: how long the runner should gather events before it posts again.
+    """
 
     acknowledged_seq: int
     rejected: tuple[tuple[int, str], ...]
+    next_post_s: float = 1.0
 
 
 def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[Any]) -> Receipt:
@@ -95,23 +107,38 @@ def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[An
         RunnerStream.objects.get_or_create(
             attempt=attempt,
             runner_id=runner_id,
-            defaults={"role": str(runner.get("role", "batch"))[:8], "node": str(runner.get("node", ""))[:120]},
+            defaults={
+                "role": str(runner.get("role", "batch"))[:8],
+                "node": str(runner.get("node", ""))[:120],
+                "rank": _rank(runner.get("rank")),
+            },
         )
         # Locked so that two deliveries of the same batch are stored one after the other, the second as a repeat.
         stream = RunnerStream.objects.select_for_update(no_key=True).get(attempt=attempt, runner_id=runner_id)
         stream.skew_s = skew.total_seconds()
+        chunks: list[LogChunk] = []
+        before = stream.log_bytes // SEGMENT_BYTES
         for raw in events:
             seq = raw.get("seq") if isinstance(raw, Mapping) else None
             if not isinstance(seq, int) or isinstance(seq, bool) or seq < 1:
                 raise IngestMalformed("every event needs a whole seq from 1")
             if seq <= stream.acknowledged_seq:
                 continue
-            problem = _take(attempt, stream, raw, now, skew)
+            problem = _take(attempt, stream, raw, now, skew, chunks)
             if problem:
                 rejected.append((seq, problem))
             stream.acknowledged_seq = seq
+        LogChunk.objects.bulk_create(chunks, ignore_conflicts=True)
         stream.save()
-    return Receipt(stream.acknowledged_seq, tuple(rejected))
+        if attempt.phase in ATTEMPT_ENDED or stream.log_bytes // SEGMENT_BYTES != before:
+            # Much output at once, or some that comes after the end: what is old goes to the object store.
+            intent_ask(ROLL_INTENT, attempt.uid)
+        runners = RunnerStream.objects.filter(attempt=attempt, exit_code__isnull=True).count()
+    return Receipt(stream.acknowledged_seq, tuple(rejected), min(LONGEST_PAUSE_S, max(1.0, runners / POSTS_PER_S)))
+
+
+def _rank(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 def _skew(text: Any, now: datetime) -> timedelta:
@@ -133,7 +160,14 @@ def _instant(text: Any) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _take(attempt: Attempt, stream: RunnerStream, raw: Mapping[str, Any], now: datetime, skew: timedelta) -> str:
+def _take(
+    attempt: Attempt,
+    stream: RunnerStream,
+    raw: Mapping[str, Any],
+    now: datetime,
+    skew: timedelta,
+    chunks: list[LogChunk],
+) -> str:
     """Store one event; the reason when it cannot be read, else empty."""
     kind, data = raw.get("kind"), raw.get("data")
     if kind not in _KINDS or not isinstance(data, Mapping):
@@ -144,7 +178,7 @@ def _take(attempt: Attempt, stream: RunnerStream, raw: Mapping[str, Any], now: d
         if kind == "heartbeat" or kind == "start":
             _beat(attempt, stream, now)
         elif kind == "log":
-            _log(attempt, stream, data, at)
+            chunks.append(_log(attempt, stream, data, at))
         elif kind == "progress":
             _progress(attempt, data, at)
         elif kind == "checkpoint":
@@ -167,24 +201,24 @@ def _beat(attempt: Attempt, stream: RunnerStream, now: datetime) -> None:
         Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
 
 
-def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: datetime) -> None:
+def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: datetime) -> LogChunk:
     name = data["stream"]
     if name not in ("stdout", "stderr"):
         raise ValueError("stream")
     text = str(data["text"]).replace("\x00", "")
-    LogChunk.objects.bulk_create(
-        [
-            LogChunk(
-                attempt=attempt,
-                runner_id=stream.runner_id,
-                stream=name,
-                offset=int(data["offset"]),
-                size=int(data["size"]),
-                text=text,
-                at=at,
-            )
-        ],
-        ignore_conflicts=True,
+    size = int(data["size"])
+    if not 0 <= size <= MAX_CHUNK_BYTES or len(text) > MAX_CHUNK_BYTES:
+        raise ValueError("size")
+    stream.log_bytes += size
+    return LogChunk(
+        attempt=attempt,
+        runner_id=stream.runner_id,
+        stream=name,
+        offset=int(data["offset"]),
+        size=size,
+        text=text,
+        at=at,
+        level=level_of(text),
     )
 
 

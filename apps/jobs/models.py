@@ -11,6 +11,7 @@ from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField
+from apps.jobs.log_models import LogSegment
 from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
 from apps.teams.models import Team, User
 
@@ -184,12 +185,17 @@ class Attempt(models.Model):
 
 
 class RunnerStream(models.Model):
-    """One runner process and how far its events have arrived."""
+    """One runner process and how far its events have arrived.
+
+    ``rank`` is set where a runner stands for one rank of a distributed job; ``log_bytes`` is all output it reported.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="streams")
     runner_id = models.CharField(max_length=64)
     role = models.CharField(max_length=8, default="batch")
     node = models.CharField(max_length=120, blank=True, default="")
+    rank = models.PositiveIntegerField(null=True, blank=True)
+    log_bytes = models.PositiveBigIntegerField(default=0)
     acknowledged_seq = models.PositiveBigIntegerField(default=0)
     skew_s = models.FloatField(default=0)
     heartbeat_at = models.DateTimeField(null=True, blank=True)
@@ -205,7 +211,11 @@ class RunnerStream(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of a job's output as the runner sent it, by byte offset; text only, never interpreted."""
+    """A piece of a job's output as the runner sent it, by byte offset; text only, never interpreted.
+
+    ``level`` is the worst line in it (see apps/jobs/log_levels.py). ``segment`` names the object in the store that
+    holds it too, or is about to.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="log_chunks")
     runner_id = models.CharField(max_length=64)
@@ -214,6 +224,8 @@ class LogChunk(models.Model):
     size = models.PositiveIntegerField()
     text = models.TextField()
     at = models.DateTimeField()
+    level = models.PositiveSmallIntegerField(default=0)
+    segment = models.ForeignKey(LogSegment, null=True, blank=True, on_delete=models.CASCADE, related_name="chunks")
 
     class Meta:
         ordering = ["id"]
@@ -222,6 +234,7 @@ class LogChunk(models.Model):
                 fields=["attempt", "runner_id", "stream", "offset"], name="jobs_one_chunk_per_offset"
             )
         ]
+        indexes = [models.Index(fields=["attempt", "level"], name="jobs_chunks_by_level")]
 
     def __str__(self) -> str:
         """Where it lies."""

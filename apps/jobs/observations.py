@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils.translation import gettext_noop as _
 
@@ -24,6 +25,7 @@ from apps.costs.states import Unit
 from apps.health.models import Finding
 from apps.health.states import FATAL, LIVE
 from apps.intents.services import intent_ask
+from apps.jobs.log_services import ROLL_INTENT
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import RECOVERABLE, gpu_hours, hold_for
 from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
@@ -283,6 +285,8 @@ def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") ->
         move(attempt, ATTEMPT_TRANSITIONS, phase, ended_at=ended_at, reason=reason, message=brief(message, 500))
         series_rejudge(job.series, alive_attempts=alive_attempt_uids(job))
         intent_ask("cluster.nodes", job.cluster.uid)
+        # Its output goes to the object store after a while.
+        intent_ask(ROLL_INTENT, attempt.uid, delay_s=settings.CONFIG.log_roll_after_s)
         label = AttemptPhase(phase).label
         text = f"attempt {attempt.number}: {label}" + (f" ({reason})" if reason else "")
         _job_event(job, "AttemptEnded", text, attempt, phase=phase, reason=reason, exit_code=attempt.exit_code)

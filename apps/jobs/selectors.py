@@ -19,7 +19,7 @@ from apps.core import units
 from apps.core.errors import BadQuery, NotFound
 from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
-from apps.jobs.models import Attempt, Job, JobTemplate, LogChunk, ProgressPoint
+from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobPhase
 from apps.teams.permissions import Actor
@@ -200,43 +200,6 @@ def job_costs(jobs: Iterable[Job]) -> dict[str, Decimal]:
     listed = [j.uid for j in jobs]
     found = sums_of(listed, Unit.USD)
     return {uid: found[uid].charged if uid in found else Decimal(0) for uid in listed}
-
-
-@dataclass(frozen=True)
-class LogPage:
-    """A window of a job's output; ``next_id`` continues it, ``is_open`` says whether more may come."""
-
-    chunks: list[LogChunk]
-    next_id: int
-    first_id: int
-    is_open: bool
-
-
-def log_page(
-    job: Job,
-    *,
-    after_id: int = 0,
-    limit: int = 200,
-    tail: bool = False,
-    attempt: int | None = None,
-    before_id: int | None = None,
-) -> LogPage:
-    """Chunks after an id, the last ones before ``before_id``, or the last ones at all with ``tail``.
-
-    At most ``limit`` (≤ 500) of at most 32 KiB each, oldest first.
-    """
-    rows = LogChunk.objects.filter(attempt__job=job).select_related("attempt")
-    if attempt is not None:
-        rows = rows.filter(attempt__number=attempt)
-    limit = max(1, min(limit, 500))
-    if before_id is not None:
-        rows = rows.filter(id__lt=before_id)
-    if tail or before_id is not None:
-        chunks = list(rows.order_by("-id")[:limit])[::-1]
-    else:
-        chunks = list(rows.filter(id__gt=after_id).order_by("id")[:limit])
-    last = chunks[-1].pk if chunks else after_id
-    return LogPage(chunks, last, chunks[0].pk if chunks else after_id, not job.has_ended)
 
 
 def progress_of(job: Job, most: int = 600) -> list[ProgressPoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.jobs import cluster_views, detail_views, evidence_views, stop_views, submit_views, views
+from apps.jobs import cluster_views, detail_views, evidence_views, log_views, stop_views, submit_views, views
 
 urlpatterns: list[URLPattern] = [
     path("jobs", views.JobList.as_view(), name="jobs"),
@@ -18,9 +18,11 @@ urlpatterns: list[URLPattern] = [
     path("jobs/on-node/<str:uid>", cluster_views.JobsOnNode.as_view(), name="jobs-on-node"),
     path("jobs/<str:uid>", detail_views.JobOverview.as_view(), name="job"),
     path("jobs/<str:uid>/curve.json", detail_views.JobCurve.as_view(), name="job-curve"),
-    path("jobs/<str:uid>/logs", detail_views.JobLogs.as_view(), name="job-logs"),
-    path("jobs/<str:uid>/logs.json", detail_views.JobLogData.as_view(), name="job-logs-data"),
-    path("jobs/<str:uid>/logs.txt", detail_views.JobLogText.as_view(), name="job-logs-text"),
+    path("jobs/<str:uid>/logs", log_views.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:uid>/logs.json", log_views.JobLogData.as_view(), name="job-logs-data"),
+    path("jobs/<str:uid>/logs/search", log_views.JobLogSearch.as_view(), name="job-logs-search"),
+    path("jobs/<str:uid>/logs/first-error", log_views.JobLogFirstError.as_view(), name="job-logs-error"),
+    path("jobs/<str:uid>/logs.txt", log_views.JobLogText.as_view(), name="job-logs-text"),
     path("jobs/<str:uid>/checkpoints", detail_views.JobCheckpoints.as_view(), name="job-checkpoints"),
     path("jobs/<str:uid>/timeline", detail_views.JobTimeline.as_view(), name="job-timeline"),
     path("jobs/<str:uid>/metrics", evidence_views.JobMetrics.as_view(), name="job-metrics"),

@@ -44,6 +44,7 @@ from apps.health.services import RESPOND_INTENT
 from apps.health.states import FATAL, LIVE
 from apps.intents.models import Intent
 from apps.intents.services import intent_ask
+from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
 from apps.jobs.models import Attempt, Job
 from apps.jobs.services import INTENT as JOB_INTENT
 from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
@@ -119,6 +120,7 @@ def _wake_forgotten() -> None:
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),
     ):
         wanted += [(kind, uid) for uid in rows.values_list("uid", flat=True)]
+    wanted += [(ROLL_INTENT, uid) for uid in attempts_to_roll()]
     for kind, key in wanted:
         if (kind, key) not in asked:
             intent_ask(kind, key)

@@ -161,6 +161,22 @@ class GpuExporter(Protocol):
         ...
 
 
+class ObjectStore(Protocol):
+    """Whole objects by key: a bucket, or a folder. Every call may be repeated; raises only provider errors."""
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write or replace; when it returns, the object survives a crash."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object; ``NotFound`` when there is none."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove; one that is not there is success."""
+        ...
+
+
 class FileStorage(Protocol):
     """Shared file systems of one cloud account. Every method makes one remote call or all pages of one.
 

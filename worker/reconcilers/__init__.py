@@ -15,6 +15,7 @@ from worker.reconcilers import (
     fleets,
     groups,
     jobs,
+    logs,
     managed,
     node_actions,
     nodes,
@@ -44,4 +45,5 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "node.drain": nodes.drain,
     "finding.respond": findings.respond,
     "job.reconcile": jobs.reconcile,
+    "log.roll": logs.roll,
 }

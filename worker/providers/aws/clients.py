@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.loaders
 import botocore.session
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 #: No single call lasts longer than this, whatever AWS or the network does.
 CALL_LIMIT_S: Final = 20.0
 CONNECT_TIMEOUT_S: Final = 3
-READ_TIMEOUT_S: Final = 10
+#: Short enough that a read whose connection hangs is made once more within the limit.
+READ_TIMEOUT_S: Final = 6
 READ_ATTEMPTS: Final = 3
 
 #: A further attempt may take a connect and a read time-out, so none starts later than this after the first.
@@ -94,9 +96,19 @@ def _refuse_late_attempt(**_: Any) -> None:
         raise CallBudgetSpent(f"{CALL_LIMIT_S:.0f} s")
 
 
+#: AWS's descriptions of its services are read once a process, not once an account: EC2's alone takes half a second.
+_models: Final = botocore.loaders.create_loader()
+
+
+def _new_session() -> botocore.session.Session:
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _models)
+    return session
+
+
 def _session(access: CloudAccess) -> boto3.Session:
     keys = access.credentials
-    source = botocore.session.get_session()
+    source = _new_session()
     if keys.access_key_id:
         source.set_credentials(keys.access_key_id, keys.secret_access_key, keys.session_token or None)
     if access.role_arn:
@@ -116,7 +128,7 @@ def _session(access: CloudAccess) -> boto3.Session:
                 **({"ExternalId": access.external_id} if access.external_id else {}),
             },
         )
-        assumed = botocore.session.get_session()
+        assumed = _new_session()
         # botocore offers no public way to set refreshable credentials; boto3's own documentation uses this attribute.
         assumed._credentials = DeferredRefreshableCredentials(  # type: ignore[attr-defined]
             refresh_using=fetcher.fetch_credentials, method="assume-role"

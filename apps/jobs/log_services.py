@@ -1,0 +1,133 @@
+"""What becomes of a job's output: which chunks form the next segment, and asking for one to be brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, Sum
+
+from apps.core import clock
+from apps.intents.services import intent_ask
+from apps.jobs.log_models import LogSegment
+from apps.jobs.models import Attempt, LogChunk
+from apps.jobs.states import ATTEMPT_ENDED
+
+ROLL_INTENT: Final = "log.roll"
+#: Output in one segment before compression.
+SEGMENT_BYTES: Final = 8 * 1024 * 1024
+#: Chunks younger than this stay: one with a lower id may still be on its way to the table.
+SETTLED: Final = timedelta(seconds=60)
+#: A restored segment that nobody asked for again goes back after this.
+RESTORED_FOR: Final = timedelta(hours=1)
+#: Asking again for the same segment within this changes nothing.
+_ASK_AGAIN: Final = timedelta(seconds=30)
+
+
+def segment_name(attempt: Attempt) -> LogSegment | None:
+    """Choose the next chunks to go to the store and tie them to a new segment; None while there are too few.
+
+    Of an attempt that goes on, the newest ``log_keep_mib`` stay in the database; of one that ended long enough ago,
+    nothing does.
+    """
+    now = clock.now()
+    rows = LogChunk.objects.filter(attempt=attempt, segment__isnull=True)
+    after_end = timedelta(seconds=settings.CONFIG.log_roll_after_s)
+    is_over = attempt.phase in ATTEMPT_ENDED and attempt.ended_at is not None and now - attempt.ended_at >= after_end
+    spare = rows.aggregate(total=Sum("size"))["total"] or 0
+    if not is_over:
+        spare -= settings.CONFIG.log_keep_mib * 1024 * 1024
+        rows = rows.filter(at__lt=now - SETTLED)
+    if spare <= 0 or (not is_over and spare < SEGMENT_BYTES):
+        return None
+    ids: list[int] = []
+    size = 0
+    for chunk_id, chunk_size in rows.order_by("id").values_list("id", "size").iterator(chunk_size=2000):
+        if ids and (size + chunk_size > SEGMENT_BYTES or len(ids) >= 5000):
+            break
+        ids.append(chunk_id)
+        size += chunk_size
+    if not ids:
+        return None
+    job = attempt.job
+    with transaction.atomic():
+        segment = LogSegment.objects.create(
+            attempt=attempt,
+            key=f"logs/{job.team.slug}/{job.uid}/{attempt.uid}/{ids[0]:012d}-{ids[-1]:012d}.jsonl.gz",
+            first_id=ids[0],
+            last_id=ids[-1],
+            chunk_count=len(ids),
+            raw_bytes=size,
+        )
+        taken = 0
+        for start in range(0, len(ids), 500):
+            part = LogChunk.objects.filter(id__in=ids[start : start + 500], segment__isnull=True)
+            taken += part.update(segment=segment)
+        if taken != len(ids):
+            # Another worker was at it too: its segment stands.
+            transaction.set_rollback(True)
+            return None
+    return segment
+
+
+def segment_stored(segment: LogSegment, *, stored_bytes: int, sha256: str, level: int) -> None:
+    """The store has it: its chunks leave the database."""
+    with transaction.atomic():
+        changed = LogSegment.objects.filter(pk=segment.pk, stored_at__isnull=True).update(
+            stored_at=clock.now(), stored_bytes=stored_bytes, sha256=sha256, level=level, problem=""
+        )
+        if changed:
+            LogChunk.objects.filter(segment=segment).delete()
+
+
+def segment_restored(segment: LogSegment, chunks: Iterable[LogChunk]) -> None:
+    """Its chunks are in the table again, under their old ids."""
+    with transaction.atomic():
+        LogChunk.objects.bulk_create(chunks, ignore_conflicts=True, batch_size=500)
+        LogSegment.objects.filter(pk=segment.pk, stored_at__isnull=False).update(restored_at=clock.now(), problem="")
+
+
+def segment_evict(segment: LogSegment) -> None:
+    """Nobody looked for a while: the copy in the table goes, the one in the store stays."""
+    with transaction.atomic():
+        old = clock.now() - RESTORED_FOR
+        changed = LogSegment.objects.filter(pk=segment.pk, restored_at__isnull=False, wanted_at__lt=old).update(
+            restored_at=None, wanted_at=None
+        )
+        if changed:
+            LogChunk.objects.filter(segment=segment).delete()
+
+
+def segment_failed(segment: LogSegment, why: str) -> None:
+    """The store refused or lost it; shown where the output should be."""
+    LogSegment.objects.filter(pk=segment.pk).update(problem=why[:300])
+
+
+def segments_want(segments: Iterable[LogSegment]) -> None:
+    """Somebody wants to read these: the worker brings them back, or lets them stay longer."""
+    now = clock.now()
+    for segment in segments:
+        if segment.wanted_at is not None and now - segment.wanted_at < _ASK_AGAIN:
+            continue
+        with transaction.atomic():
+            LogSegment.objects.filter(pk=segment.pk).update(wanted_at=now)
+            if segment.is_away:
+                intent_ask(ROLL_INTENT, segment.attempt.uid)
+
+
+def attempts_to_roll(most: int = 50) -> list[str]:
+    """Attempts whose output should be on its way to the store and has nobody at it, for the housekeeping."""
+    now = clock.now()
+    ended = Q(phase__in=ATTEMPT_ENDED, ended_at__lt=now - timedelta(seconds=settings.CONFIG.log_roll_after_s))
+    lying = Attempt.objects.filter(ended, log_chunks__segment__isnull=True).values_list("uid", flat=True)
+    named = LogSegment.objects.filter(Q(stored_at__isnull=True) | Q(restored_at__lt=now - RESTORED_FOR))
+    wanted = LogSegment.objects.filter(wanted_at__isnull=False, restored_at__isnull=True, stored_at__isnull=False)
+    found = [*lying.distinct()[:most]]
+    for rows in (named, wanted):
+        found += rows.values_list("attempt__uid", flat=True).distinct()[:most]
+    return list(dict.fromkeys(found))
+
+
