@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs', '0007_slurm_options'),
+        ('jobs', '0008_slurm_users'),
     ]
 
     operations = [
