@@ -12,9 +12,8 @@ from apps.audit.models import Event
 from apps.checkpoints.api import CheckpointSerializer
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.selectors import cluster_for
-from apps.core import clock
 from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
-from apps.core.errors import BadQuery, NotFound
+from apps.core.errors import NotFound
 from apps.core.said import told
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of

@@ -13,8 +13,6 @@ from django.utils.translation import gettext as _
 from apps.checkpoints.models import Checkpoint
 from apps.checkpoints.selectors import newest_complete
 from apps.clusters.models import Node
-from apps.core import clock
-from apps.core.errors import BadQuery
 from apps.core.pages import Page
 from apps.costs.states import Unit
 from apps.health.models import Finding
@@ -27,7 +25,6 @@ from apps.jobs.permissions import can_cancel_job
 from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
-
 
 
 def page_address(name: str, uid: str) -> str:

@@ -12,7 +12,8 @@ NAMES: Final = {"any": PLAIN, "warning": WARNING, "error": ERROR}
 #: One pass over the text finds all candidates; each alternative begins with a fixed word, so a long line costs no more
 #: than its length. The same words stand in static/js/logs.js.
 _ERROR: Final = re.compile(
-    r"(?:error|exception)\b|\b(?:traceback|fatal|panic|critical|segmentation fault|out of memory|oom-kill|nccl warn|xid)\b",
+    r"(?:error|exception)\b"
+    r"|\b(?:traceback|fatal|panic|critical|segmentation fault|out of memory|oom-kill|nccl warn|xid)\b",
     re.IGNORECASE,
 )
 _WARNING: Final = re.compile(r"\bwarn(?:ing)?\b", re.IGNORECASE)

@@ -160,7 +160,7 @@ class LogSearch:
 
 
 def log_search(job: Job, text: str, *, after_id: int = 0, window: LogWindow = LogWindow()) -> LogSearch:
-    """Lines that contain a text, in any letter case; with an empty text, all lines of the window's level, if it has one.
+    """Lines that contain a text, in any letter case; with no text, all lines of the window's level, if it has one.
 
     Looks through at most 2,000 chunks and finds at most 200 lines at once. A line that is cut between two chunks is
     found when the text lies whole in one of them.
@@ -212,5 +212,3 @@ def log_bytes(job: Job) -> tuple[int, int]:
     here = LogChunk.objects.filter(attempt__job=job).aggregate(total=Sum("size"))["total"] or 0
     there = _away(job, LogWindow()).aggregate(total=Sum("raw_bytes"))["total"] or 0
     return int(here), int(there)
-
-

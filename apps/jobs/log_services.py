@@ -129,5 +129,3 @@ def attempts_to_roll(most: int = 50) -> list[str]:
     for rows in (named, wanted):
         found += rows.values_list("attempt__uid", flat=True).distinct()[:most]
     return list(dict.fromkeys(found))
-
-

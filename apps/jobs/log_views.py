@@ -172,7 +172,9 @@ class JobLogSearch(JobPage):
         if found.next_after is not None:
             words += " " + _("so far")
         if found.away:
-            words += "; " + _("%(size)s in the object store not searched") % {"size": units.binary_bytes(found.away_bytes)}
+            words += "; " + _("%(size)s in the object store not searched") % {
+                "size": units.binary_bytes(found.away_bytes)
+            }
         return JsonResponse(
             {
                 "hits": [_hit(h) for h in found.hits],

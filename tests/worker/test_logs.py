@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -210,7 +209,14 @@ def test_what_comes_late_is_stored_too(
 
 
 def test_a_spoilt_object_is_told_and_nothing_is_made_up(
-    job: Job, attempt: Attempt, told: list[str], plan: Plan, work: Any, small: None, tmp_path: Path, member_client: Client
+    job: Job,
+    attempt: Attempt,
+    told: list[str],
+    plan: Plan,
+    work: Any,
+    small: None,
+    tmp_path: Path,
+    member_client: Client,
 ) -> None:
     ended(job, attempt)
     log_services.intent_ask(KIND, attempt.uid)
@@ -315,6 +321,6 @@ def test_many_runners_post_less_often(attempt: Attempt) -> None:
 
 
 @pytest.fixture
-def member_client(client: Client, member: Any) -> Iterator[Client]:
+def member_client(client: Client, member: Any) -> Client:
     client.force_login(member)
-    yield client
+    return client

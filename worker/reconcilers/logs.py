@@ -86,20 +86,23 @@ def _restore(attempt: Attempt, segment: LogSegment) -> None:
 def packed(chunks: list[LogChunk]) -> Iterator[bytes]:
     """Chunks as lines of JSON: all that the table knows of them."""
     for chunk in chunks:
-        yield json.dumps(
-            {
-                "id": chunk.pk,
-                "runner": chunk.runner_id,
-                "stream": chunk.stream,
-                "offset": chunk.offset,
-                "size": chunk.size,
-                "at": chunk.at.isoformat(),
-                "level": chunk.level,
-                "text": chunk.text,
-            },
-            ensure_ascii=False,
-            separators=(",", ":"),
-        ).encode("utf-8", "surrogatepass") + b"\n"
+        yield (
+            json.dumps(
+                {
+                    "id": chunk.pk,
+                    "runner": chunk.runner_id,
+                    "stream": chunk.stream,
+                    "offset": chunk.offset,
+                    "size": chunk.size,
+                    "at": chunk.at.isoformat(),
+                    "level": chunk.level,
+                    "text": chunk.text,
+                },
+                ensure_ascii=False,
+                separators=(",", ":"),
+            ).encode("utf-8", "surrogatepass")
+            + b"\n"
+        )
 
 
 def unpacked(body: bytes, attempt: Attempt, segment: LogSegment) -> Iterator[LogChunk]:
