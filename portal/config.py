@@ -40,9 +40,13 @@ class Config(BaseSettings):
     metrics_token: SecretStr = SecretStr("")
     throttle_read: str = "1200/min"
     throttle_write: str = "240/min"
-    #: Seconds between two beats of the collectors.
-    collect_queue_s: float = 2.0
-    collect_health_s: float = 5.0
+    #: Seconds between two reads while something changes, and at most while nothing does.
+    collect_queue_s: float = Field(default=2.0, ge=0.1, le=60)
+    collect_queue_most_s: float = Field(default=30.0, ge=1, le=600)
+    collect_health_s: float = Field(default=5.0, ge=0.1, le=300)
+    collect_nodes_most_s: float = Field(default=30.0, ge=1, le=600)
+    #: The part of the time that reading one scheduler's queue (or its nodes) may take.
+    collect_share: float = Field(default=0.1, ge=0.01, le=0.5)
     collect_fleet_s: float = 10.0
     sweep_grace_s: int = 900
     charge_every_s: int = 30

@@ -52,6 +52,9 @@ class Cluster(Reconciled):
     acts, valid for ``token_lifetime_s``; ``same_names`` takes a person's name in the portal for the one in Slurm
     where no mapping says otherwise. ``outside_team`` is charged for jobs that were submitted past the portal by
     nobody whom a mapping knows; ``limits_mode`` says whether the teams' limits are kept in Slurm, too.
+
+    ``queue_reading`` and ``nodes_reading`` are what the last read cost and when the next is due: ``read_s``, ``bytes``,
+    ``calls``, ``period_s``; the first also holds ``epoch``, which changes whenever the mirror of the queue is written.
     """
 
     uid_prefix = "clu"
@@ -88,6 +91,8 @@ class Cluster(Reconciled):
     observed_max_time_min = models.PositiveIntegerField(null=True, blank=True)
     observed_partitions = models.JSONField(default=list)
     queue_as_of = models.DateTimeField(null=True, blank=True)
+    queue_reading = models.JSONField(default=dict, blank=True)
+    nodes_reading = models.JSONField(default=dict, blank=True)
     queue_read_at = models.DateTimeField(null=True, blank=True)
     nodes_read_at = models.DateTimeField(null=True, blank=True)
     exporters_read_at = models.DateTimeField(null=True, blank=True)

@@ -79,14 +79,16 @@ def cluster_removed(cluster: Cluster) -> None:
         move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.DELETED, name=name, observed_generation=cluster.generation)
 
 
-def queue_was_read(cluster: Cluster, as_of: datetime | None) -> None:
-    """The collector finished a read of the queue."""
-    Cluster.objects.filter(pk=cluster.pk).update(queue_as_of=as_of, queue_read_at=clock.now())
+def queue_was_read(cluster: Cluster, as_of: datetime | None, reading: Mapping[str, Any]) -> None:
+    """The collector finished a read of the queue; ``reading`` is what it cost and when the next is due."""
+    Cluster.objects.filter(pk=cluster.pk).update(
+        queue_as_of=as_of, queue_read_at=clock.now(), queue_reading=dict(reading)
+    )
 
 
-def nodes_were_read(cluster: Cluster) -> None:
-    """The collector finished a read of the nodes."""
-    Cluster.objects.filter(pk=cluster.pk).update(nodes_read_at=clock.now())
+def nodes_were_read(cluster: Cluster, reading: Mapping[str, Any]) -> None:
+    """The collector finished a read of the nodes; ``reading`` is what it cost and when the next is due."""
+    Cluster.objects.filter(pk=cluster.pk).update(nodes_read_at=clock.now(), nodes_reading=dict(reading))
 
 
 def exporters_were_read(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from apps.core import clock
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField
 from apps.jobs.log_models import LogSegment
+from apps.jobs.queue_models import QueueEntry as QueueEntry
 from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
 from apps.teams.models import Team, User
 

@@ -142,6 +142,8 @@ def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[st
         text = f"attempt {attempt.number} is job {scheduler_id} in the scheduler"
         if warnings:
             text += "; it warns: " + "; ".join(warnings)
+        # Someone waits to see what becomes of it: not at the collector's next round, but now.
+        intent_ask("cluster.queue", job.cluster.uid)
         _job_event(job, "AttemptSubmitted", text, attempt, scheduler_id=scheduler_id)
 
 
@@ -207,6 +209,7 @@ def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
 
 def attempt_stop_sent(attempt: Attempt) -> None:
     """The scheduler was told to end it (again)."""
+    intent_ask("cluster.queue", attempt.job.cluster.uid)
     if attempt.phase == AttemptPhase.STOPPING:
         now = clock.now()
         Attempt.objects.filter(pk=attempt.pk).update(stop_sent_at=now)

@@ -165,7 +165,11 @@ class Api:
             body = json.loads(content) if content else None
         except ValueError:
             return _text(400, "Unable to parse query.")
-        query = {key: values[-1] for key, values in parse_qs(environ.get("QUERY_STRING", "")).items()}
+        asked = parse_qs(environ.get("QUERY_STRING", ""))
+        query = {key: values[-1] for key, values in asked.items() if key != "step"}
+        if "step" in asked:
+            # The later versions want the parameter once a job, v0.0.38 a list in one.
+            query["step"] = ",".join(asked["step"])
         method = environ.get("REQUEST_METHOD", "GET")
         if match is None:
             return Call(method, False, "", "scontrol", query, body, user)
@@ -228,7 +232,9 @@ class Api:
                 return self._jobs(call)
             if call.path == "jobs/state" and not call.old:
                 states = [
-                    {"job_id": str(job.job_id), "state": shapes.new_states(job)} for job in self._controller.queue()
+                    {"job_id": key, "state": shapes.new_states(job)}
+                    for job in self._controller.queue()
+                    for key in shapes.state_keys(job)
                 ]
                 return self._json(call, {"jobs": states})
             if parts[0] == "node" and len(parts) == 2:
@@ -419,6 +425,9 @@ class Api:
         since = query.get("start_time", "uts0").removeprefix("uts")
         if since.isdigit():
             jobs = [job for job in jobs if not job.ended or job.ended_at >= int(since)]
+        if query.get("step"):
+            wanted = set(query["step"].split(","))
+            jobs = [job for job in jobs if wanted & {str(job.job_id), str(job.array_id or job.job_id)}]
         if query.get("users"):
             jobs = [job for job in jobs if job.user in query["users"].split(",")]
         if query.get("job_name"):

@@ -54,6 +54,17 @@ class Job:
     nice: int = 0
     #: "user" or "admin" while somebody keeps it from starting.
     held: str = ""
+    #: The array's first job id and this task, or the tasks that still wait in this record ("3-9%2"); 0 for no array.
+    array_id: int = 0
+    array_task: int | None = None
+    array_pending: str = ""
+    array_limit: int = 0
+    #: The first job id of a heterogeneous job and which part this is; 0 for none.
+    het_id: int = 0
+    het_offset: int = 0
+    reservation: str = ""
+    dependency: str = ""
+    features: str = ""
 
     @property
     def ended(self) -> bool:

@@ -81,17 +81,26 @@ def old_job(job: Job, gpu_type: str) -> dict[str, Any]:
     start, end = _times(job)
     return {
         "account": job.account,
+        "array_job_id": job.array_id,
+        "array_max_tasks": job.array_limit,
+        "array_task_id": job.array_task,
+        "array_task_string": job.array_pending,
         "batch_host": job.nodes[0] if job.nodes else "",
         "cluster": CLUSTER,
         "comment": job.comment,
         "cpus": job.cpus_per_node * max(1, len(job.nodes)),
         "current_working_directory": job.work_dir,
+        "dependency": job.dependency,
         "derived_exit_code": 0,
         "eligible_time": int(job.eligible_at or job.submitted_at),
         "end_time": end,
         "excluded_nodes": compress(job.excluded),
         "exit_code": _shown_status(job),
+        "features": job.features,
         "gres_detail": _gres_detail(job, gpu_type),
+        "het_job_id": job.het_id,
+        "het_job_id_set": "",
+        "het_job_offset": job.het_offset,
         "job_id": job.job_id,
         "job_state": "COMPLETING" if job.completing else job.state,
         "max_nodes": job.node_count,
@@ -104,6 +113,7 @@ def old_job(job: Job, gpu_type: str) -> dict[str, Any]:
         "qos": job.qos,
         "requeue": job.requeue,
         "restart_cnt": job.restarts,
+        "resv_name": job.reservation,
         "standard_error": job.stderr,
         "standard_input": "",
         "standard_output": job.stdout,
@@ -143,12 +153,17 @@ def new_job(job: Job, gpu_type: str) -> dict[str, Any]:
     start, end = _times(job)
     return {
         **old_job(job, gpu_type),
+        "array_job_id": number(job.array_id),
+        "array_max_tasks": number(job.array_limit),
+        "array_task_id": number(job.array_task),
         "cpus": number(job.cpus_per_node * max(1, len(job.nodes))),
         "derived_exit_code": _new_exit(0),
         "eligible_time": number(job.eligible_at or job.submitted_at),
         "end_time": number(end),
         "exit_code": _new_exit(_shown_status(job)),
         "hold": bool(job.held),
+        "het_job_id": number(job.het_id),
+        "het_job_offset": number(job.het_offset),
         "job_state": new_states(job),
         "max_nodes": number(job.node_count),
         "memory_per_node": number(job.memory_mib or None),
@@ -177,15 +192,24 @@ def _accounting(job: Job) -> dict[str, Any]:
     ended = int(job.ended_at) if job.ended else 0
     return {
         "account": job.account,
+        "array": {
+            "job_id": job.array_id,
+            "limits": {"max": {"running": {"tasks": job.array_limit}}},
+            "task": None,
+            "task_id": job.array_task,
+        },
         "comment": {"administrator": None, "job": job.comment or None, "system": None},
+        "constraints": job.features,
         "allocation_nodes": len(job.nodes),
         "association": {"account": job.account, "cluster": CLUSTER, "partition": None, "user": job.user},
         "cluster": CLUSTER,
+        "het": {"job_id": job.het_id, "job_offset": job.het_offset if job.het_id else None},
         "job_id": job.job_id,
         "name": job.name,
         "nodes": compress(job.nodes) or "None assigned",
         "partition": job.partition,
         "qos": job.qos,
+        "reservation": {"id": 0, "name": job.reservation or 0},
         "steps": [],
         "time": {
             "elapsed": max(0, ended - int(job.started_at)) if job.started_at and ended else 0,
@@ -230,7 +254,31 @@ def new_accounting_job(job: Job) -> dict[str, Any]:
     record["time"]["limit"] = number(job.time_limit_min)
     record["priority"] = number(job.priority)
     record["restart_cnt"] = job.restarts
+    record["array"] = {**record["array"], "task": "", "task_id": number(job.array_task)}
+    record["het"] = {"job_id": job.het_id, "job_offset": number(job.het_offset if job.het_id else None)}
+    record["reservation"] = {"id": 0, "name": job.reservation}
     return record
+
+
+def state_keys(job: Job) -> list[str]:
+    """How the list of states names a job: its number, with the part of a heterogeneous job or each task behind it."""
+    if job.het_id:
+        return [f"{job.job_id}+{job.het_offset}"]
+    if job.array_task is not None:
+        return [f"{job.job_id}_{job.array_task}"]
+    if job.array_pending:
+        return [f"{job.job_id}_{task}" for task in tasks_of(job.array_pending)]
+    return [str(job.job_id)]
+
+
+def tasks_of(text: str) -> list[int]:
+    """The tasks in Slurm's words: "0-20%3" or "1,3,5-9:2"."""
+    found: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        found += range(int(first), int(last or first) + 1, int(step or 1))
+    return found
 
 
 def _node_state(node: Node, marks: NodeMarks, jobs: list[Job]) -> tuple[str, list[str]]:

@@ -231,17 +231,93 @@ def test_details_of_a_big_queue_come_within_the_bound() -> None:
     assert running == 250
 
 
-def test_a_pending_jobs_new_reason_is_noticed_without_a_change_of_state() -> None:
+@pytest.mark.parametrize(("watch", "reads"), [(["350"], 1), ([], 40)])
+def test_a_pending_jobs_new_reason_is_noticed_without_a_change_of_state(
+    monkeypatch: pytest.MonkeyPatch, watch: list[str], reads: int
+) -> None:
+    monkeypatch.setattr(bulk, "REFRESH_AFTER_S", 0.0)
+    monkeypatch.setattr(bulk, "REFRESH_WATCHED_S", 0.0)
     server = BigQueue(350)
     scheduler = server.scheduler()
     since = scheduler.queue().as_of
     server.jobs["350"]["state_reason"] = "Priority"
     reasons: set[str] = set()
-    for _ in range(5):
-        read = scheduler.queue(since)
+    for _ in range(reads):
+        server.asked.clear()
+        read = scheduler.queue(since, watch)
         since = read.as_of
+        assert server.count("job/") == bulk.REFRESHED_A_READ
         reasons |= {job.reason for job in read.jobs or () if job.scheduler_id == "350"}
-    assert reasons == {"Priority"}
+    assert "Priority" in reasons
+
+
+def test_a_quiet_big_queue_costs_the_list_of_states_alone() -> None:
+    server = BigQueue(600)
+    scheduler = server.scheduler()
+    since = scheduler.queue().as_of
+    server.asked.clear()
+    read = scheduler.queue(since)
+    assert read.jobs is None
+    assert (read.calls, server.count("jobs/state"), server.count("job/")) == (1, 1, 0)
+
+
+def test_states_of_arrays_and_heterogeneous_jobs_are_not_taken_for_other_jobs() -> None:
+    server = BigQueue(600)
+    array = {"array_job_id": 601, "array_task_string": "0-20%3", "job_state": ["PENDING"], "nodes": ""}
+    server.jobs["601"] = old_job(job_id=601, **array)
+    server.jobs["602"] = old_job(job_id=602, het_job_id=602, het_job_offset=0, job_state=["PENDING"], nodes="")
+    states = {str(number): str(number) for number in range(1, 601)}
+
+    def listing(_: httpx2.Request) -> httpx2.Response:
+        told = [{"job_id": shown, "state": server.jobs[key]["job_state"]} for shown, key in states.items()]
+        return httpx2.Response(200, json={"jobs": told})
+
+    server.routes["GET jobs/state"] = listing
+    states |= {f"601_{task}": "601" for task in range(21)} | {"602+0": "602"}
+    scheduler = server.scheduler()
+    since = scheduler.queue().as_of
+    server.asked.clear()
+    read = scheduler.queue(since)
+    assert (read.jobs, server.count("job/")) == (None, 0)
+    # Tasks 0 and 1 begin: one record more each; what still waits is known from the list.
+    for task, number in ((0, 603), (1, 604)):
+        del states[f"601_{task}"]
+        states[f"{number}_{task}"] = str(number)
+        server.jobs[str(number)] = old_job(
+            job_id=number, array_job_id=601, array_task_id=task, array_task_string="", job_state=["RUNNING"]
+        )
+    server.asked.clear()
+    read = scheduler.queue(read.as_of)
+    jobs = {job.scheduler_id: job for job in read.jobs or ()}
+    assert jobs["601"].array_pending == "2-20%3"
+    assert [(jobs[key].array_id, jobs[key].array_task) for key in ("603", "604")] == [("601", 0), ("601", 1)]
+    assert (jobs["602"].het_id, jobs["602"].het_offset) == ("602", 0)
+    assert {path for _, path in server.asked} == {"jobs/state", "job/603", "job/604"}
+
+
+def test_a_reader_takes_over_what_another_process_read() -> None:
+    server = BigQueue(600)
+    first = server.scheduler().queue()
+    server.jobs["5"]["job_state"] = ["RUNNING"]
+    server.asked.clear()
+    other = server.scheduler()
+    other.remember(first.jobs or (), first.as_of)
+    read = other.queue(first.as_of)
+    assert {job.scheduler_id: job.state for job in read.jobs or ()}["5"] == "RUNNING"
+    assert ("GET", "jobs") not in server.asked
+
+
+def test_jobs_are_asked_of_accounting_in_one_call() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.query.decode() if isinstance(request.url.query, bytes) else str(request.url.query))
+        return httpx2.Response(200, json={"jobs": [ACCOUNTED]})
+
+    for version, wanted in (("v0.0.38", "step=12%2C13"), ("v0.0.42", "step=12&step=13")):
+        found = Server(version, **{"GET db/jobs": answer}).scheduler().accounted(["12", "13"])
+        assert [job.scheduler_id for job in found] == ["12"]
+        assert wanted in asked[-1]
 
 
 def test_after_a_doubt_every_new_job_is_looked_at() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -44,6 +44,8 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.calls = Calls()
         self.jobs: dict[str, v.SchedulerJob] = {}
+        #: Jobs that only accounting knows.
+        self.accounting: dict[str, v.SchedulerJob] = {}
         self.requests: dict[str, v.SubmitRequest] = {}
         self.signals: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
@@ -82,9 +84,19 @@ class FakeScheduler:
             for i in range(1, 5)
         )
 
-    def queue(self, since: datetime | None = None) -> v.QueueRead:
+    def node_read(self) -> v.NodeRead:
+        return v.NodeRead(self.nodes())
+
+    def queue(self, since: datetime | None = None, watch: Collection[str] = ()) -> v.QueueRead:
         self.calls.before("queue")
         return v.QueueRead(clock.now(), tuple(self.jobs.values()))
+
+    def remember(self, jobs: Iterable[v.SchedulerJob], as_of: datetime | None) -> None:
+        pass
+
+    def accounted(self, scheduler_ids: Sequence[str]) -> tuple[v.SchedulerJob, ...]:
+        self.calls.before("accounted")
+        return tuple(self.accounting[key] for key in scheduler_ids if key in self.accounting)
 
     def job(self, scheduler_id: str) -> v.SchedulerJob:
         self.calls.before("job")

@@ -46,6 +46,7 @@ from apps.intents.models import Intent
 from apps.intents.services import intent_ask
 from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
 from apps.jobs.models import Attempt, Job
+from apps.jobs.queue_observations import entries_forget
 from apps.jobs.services import INTENT as JOB_INTENT
 from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
 from apps.storage.models import FileSystem
@@ -65,6 +66,7 @@ def keep_house() -> None:
     ledger_observe()
     _judge_quiet_checkpoints()
     _wake_forgotten()
+    entries_forget()
     IdempotencyRecord.objects.filter(created_at__lt=clock.now() - KEEP_KEYS).delete()
     Heartbeat.objects.update_or_create(
         name=NAME, defaults={"beat_at": clock.now(), "took_s": time.monotonic() - began, "error": ""}

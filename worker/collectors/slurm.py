@@ -1,6 +1,12 @@
-"""Slurm: the whole queue in one read a tick, and all nodes in another; each leased, so never twice at once."""
+"""Slurm: the whole queue and all nodes in bulk reads, compared with their mirrors; each leased, never twice at once."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 
@@ -9,17 +15,44 @@ from apps.clusters.models import Cluster
 from apps.clusters.observations import SeenNode
 from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import ClusterPhase
+from apps.core import clock
+from apps.intents.services import intent_ask
+from apps.jobs import queue_observations as mirrors
+from apps.jobs.models import Attempt
 from apps.jobs.observations import Seen, attempt_observe, attempt_unseen
 from apps.jobs.selectors import attempts_placed
+from apps.jobs.states import AttemptPhase
 from worker import doors
-from worker.collectors import READ, WRITTEN
+from worker.collectors import PERIOD, READ, READ_BYTES, READ_SECONDS, WRITTEN
+from worker.collectors.pace import next_period, too_early_s
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
-from worker.providers.errors import NotFound, ProviderError
+from worker.providers.errors import ProviderError
+from worker.providers.ports import Scheduler
 
 UNREACHABLE_S = 10.0
-#: Jobs that left the queue are asked one by one; at most so many a tick, the rest next time.
-DETAILS_PER_TICK = 20
+#: Jobs that left the queue are asked of accounting in one call; at most so many a tick, the rest next time.
+ENDS_PER_TICK = 200
+#: Where accounting did not answer, it is left alone for this long.
+ACCOUNTING_REST_S = 15.0
+#: How often rows without an end are looked for.
+SETTLE_EVERY_S = 30.0
+#: A portal job that waits or runs keeps the period at or below this, whatever the rest of the queue does.
+WAITING_S = 5.0
+RUNNING_S = 10.0
+_SOON = timedelta(seconds=60)
+
+
+@dataclass
+class _Memory:
+    """What this process remembers of one cluster between its reads."""
+
+    mirror: mirrors.Mirror
+    accounting_after: float = 0.0
+    settle_after: float = 0.0
+
+
+_memories: dict[str, _Memory] = {}
 
 
 def _open(uid: str) -> Cluster | None:
@@ -43,56 +76,173 @@ def seen_of(job: v.SchedulerJob) -> Seen:
     )
 
 
+def _job_of(key: str, columns: Sequence[Any]) -> v.SchedulerJob:
+    named = dict(zip(mirrors.COLUMNS, columns, strict=True))
+    return v.SchedulerJob(scheduler_id=key, **{**named, "nodes": tuple(named["nodes"])})
+
+
+def _remembered(cluster: Cluster, scheduler: Scheduler) -> _Memory:
+    """The mirror as this process has it; what another process wrote meanwhile is read from the database first."""
+    memory = _memories.get(cluster.uid)
+    if memory is not None and memory.mirror.epoch == mirrors.epoch_of(cluster):
+        return memory
+    mirror = mirrors.mirror_load(cluster)
+    if mirror.epoch and cluster.queue_as_of is not None:
+        jobs = [_job_of(key, kept.columns) for key, kept in mirror.rows.items()]
+        for job in jobs:
+            mirror.rows[job.scheduler_id].seen = job
+        scheduler.remember(jobs, cluster.queue_as_of)
+    _memories[cluster.uid] = memory = _Memory(mirror)
+    return memory
+
+
 def queue(uid: str) -> Outcome:
-    """Read the queue and tell every attempt that looks different; nothing changed costs one cheap call."""
+    """Read the queue, write what differs of the mirror, and tell every attempt that looks different."""
     cluster = _open(uid)
     if cluster is None:
         return DONE
-    period = settings.CONFIG.collect_queue_s
+    config = settings.CONFIG
+    told: Mapping[str, Any] = cluster.queue_reading
+    early = too_early_s(cluster.queue_read_at, float(told.get("read_s") or 0), config.collect_share, clock.now())
+    if early > 0 and cluster.phase == ClusterPhase.READY:
+        # Someone asked for a look right now; a source that is slow is spared all the same.
+        return again(early)
     attempts = attempts_placed(cluster)
     try:
         scheduler = doors.scheduler_for(cluster)
+        memory = _remembered(cluster, scheduler)
         # An attempt we never saw yet needs a full answer once, however little has changed.
         fresh = any(not a.observed_state and a.scheduler_id for a in attempts)
-        read = scheduler.queue(None if fresh else cluster.queue_as_of)
-        skipped = False
-        jobs = None if read.jobs is None else {j.scheduler_id: j for j in read.jobs}
-        if jobs is not None:
-            READ.labels("slurm_queue").inc(len(jobs))
-            left = DETAILS_PER_TICK
-            for attempt in attempts:
-                if not attempt.scheduler_id:
-                    continue
-                job = jobs.get(attempt.scheduler_id)
-                if job is not None and job.comment not in ("", attempt.uid):
-                    job = None  # another cluster's life under the same number
-                if job is None and left > 0:
-                    left -= 1
-                    job = _elsewhere(scheduler, attempt.scheduler_id)
-                    if job is None:
-                        attempt_unseen(attempt)
-                elif job is None:
-                    skipped = True
-                if job is not None and attempt_observe(attempt, seen_of(job)):
-                    WRITTEN.labels("slurm_queue").inc()
+        since = None if fresh or not mirrors.epoch_of(cluster) else cluster.queue_as_of
+        read = scheduler.queue(since, [a.scheduler_id for a in attempts if a.scheduler_id])
+        written, skipped = 0, False
+        if read.jobs is not None:
+            READ.labels("slurm_queue").inc(len(read.jobs))
+            written, skipped = _compare(cluster, scheduler, memory, read.jobs, attempts)
+        written += _settle(cluster, scheduler, memory)
     except ProviderError as error:
         cluster_observations.cluster_unreachable(cluster, str(error))
         return again(UNREACHABLE_S)
+    except BaseException:
+        # What the memory holds may not be what the database holds.
+        _memories.pop(uid, None)
+        raise
     if cluster.phase == ClusterPhase.UNREACHABLE:
-        from apps.intents.services import intent_ask
-
         intent_ask("cluster.connect", cluster.uid)
+    WRITTEN.labels("slurm_queue").inc(written)
+    reading = _reading(cluster.queue_reading, read, written)
+    reading["period_s"] = round(_queue_period(reading, read, attempts), 2)
+    _tell("slurm_queue", cluster, reading)
     # What was not looked at yet must be found by the next read, which therefore asks from the same instant.
-    cluster_observations.queue_was_read(cluster, cluster.queue_as_of if skipped else read.as_of)
-    return again(period)
+    cluster_observations.queue_was_read(cluster, cluster.queue_as_of if skipped else read.as_of, reading)
+    return again(reading["period_s"])
 
 
-def _elsewhere(scheduler: object, scheduler_id: str) -> v.SchedulerJob | None:
-    """A job that left the queue, from accounting; None when nobody knows it (the reconciler decides)."""
-    try:
-        return scheduler.job(scheduler_id)  # type: ignore[attr-defined, no-any-return]
-    except NotFound:
+def _compare(
+    cluster: Cluster,
+    scheduler: Scheduler,
+    memory: _Memory,
+    listed: Sequence[v.SchedulerJob],
+    attempts: Sequence[Attempt],
+) -> tuple[int, bool]:
+    """Bring mirror and attempts up to a read; rows written, and whether something is left for the next read."""
+    jobs = {job.scheduler_id: job for job in listed}
+    changes = mirrors.entries_observe(cluster, memory.mirror, jobs)
+    written = changes.created + changes.updated + mirrors.entries_link(cluster, memory.mirror, attempts)
+    left = changes.left[:ENDS_PER_TICK]
+    missing = [a.scheduler_id for a in attempts if a.scheduler_id and _ours(jobs.get(a.scheduler_id), a) is None]
+    without_end = [key for key in left if not mirrors.has_ended(memory.mirror.rows[key])]
+    asked = list(dict.fromkeys([*missing, *without_end]))[:ENDS_PER_TICK]
+    ends = _ends(scheduler, memory, asked)
+    for attempt in attempts:
+        if not attempt.scheduler_id:
+            continue
+        job = _ours(jobs.get(attempt.scheduler_id), attempt)
+        if job is None and ends is not None and attempt.scheduler_id in asked:
+            job = _ours(ends.get(attempt.scheduler_id), attempt)
+            if job is None:
+                attempt_unseen(attempt)
+        if job is not None:
+            written += attempt_observe(attempt, seen_of(job))
+    written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
+    skipped = len(left) < len(changes.left) or len(missing) > ENDS_PER_TICK or (bool(missing) and ends is None)
+    return written, skipped
+
+
+def _ours(job: v.SchedulerJob | None, attempt: Attempt) -> v.SchedulerJob | None:
+    """A job under the attempt's number, unless it is another cluster's life under the same number."""
+    return job if job is not None and job.comment in ("", attempt.uid) else None
+
+
+def _ends(scheduler: Scheduler, memory: _Memory, keys: Sequence[str]) -> dict[str, v.SchedulerJob] | None:
+    """These jobs as accounting knows them, in one call; None where it does not answer now."""
+    if not keys:
+        return {}
+    if time.monotonic() < memory.accounting_after:
         return None
+    try:
+        found = scheduler.accounted(keys)
+    except ProviderError:
+        memory.accounting_after = time.monotonic() + ACCOUNTING_REST_S
+        return None
+    return {job.scheduler_id: job for job in found}
+
+
+def _settle(cluster: Cluster, scheduler: Scheduler, memory: _Memory) -> int:
+    """Ask again for the ends that accounting did not know when their jobs left the queue."""
+    if time.monotonic() < memory.settle_after:
+        return 0
+    memory.settle_after = time.monotonic() + SETTLE_EVERY_S
+    rows = mirrors.entries_without_end(cluster, ENDS_PER_TICK)
+    ends = _ends(scheduler, memory, [row.scheduler_id for row in rows])
+    return mirrors.entries_settle(rows, ends) if rows and ends is not None else 0
+
+
+def _reading(before: Mapping[str, Any], read: v.QueueRead | v.NodeRead, written: int) -> dict[str, Any]:
+    now = clock.now()
+    changed_at = clock.iso(now) if written or not before.get("changed_at") else before["changed_at"]
+    return {
+        **before,
+        "read_s": round(read.read_s, 4),
+        "bytes": read.size_bytes,
+        "calls": read.calls,
+        "written": written,
+        "changed_at": changed_at,
+    }
+
+
+def _quiet_s(reading: Mapping[str, Any]) -> float:
+    changed_at = datetime.fromisoformat(str(reading["changed_at"]).replace("Z", "+00:00"))
+    return (clock.now() - changed_at.astimezone(UTC)).total_seconds()
+
+
+def _queue_period(reading: Mapping[str, Any], read: v.QueueRead, attempts: Sequence[Attempt]) -> float:
+    config = settings.CONFIG
+    soon = clock.now() + _SOON
+    nearest: float | None = None
+    for attempt in attempts:
+        if read.left_over or not attempt.observed_state or attempt.phase == AttemptPhase.STOPPING:
+            wait = 0.0
+        elif attempt.observed_state != "PENDING":
+            wait = RUNNING_S
+        else:
+            starts = attempt.expected_start_at
+            wait = 0.0 if starts is not None and starts < soon else WAITING_S
+        nearest = wait if nearest is None else min(nearest, wait)
+    return next_period(
+        base_s=config.collect_queue_s,
+        most_s=config.collect_queue_most_s,
+        share=config.collect_share,
+        quiet_s=0.0 if read.left_over else _quiet_s(reading),
+        read_s=read.read_s,
+        nearest_s=nearest,
+    )
+
+
+def _tell(collector: str, cluster: Cluster, reading: Mapping[str, Any]) -> None:
+    PERIOD.labels(collector, cluster.name).set(reading["period_s"])
+    READ_SECONDS.labels(collector, cluster.name).set(reading["read_s"])
+    READ_BYTES.labels(collector, cluster.name).set(reading["bytes"])
 
 
 def nodes(uid: str) -> Outcome:
@@ -100,12 +250,17 @@ def nodes(uid: str) -> Outcome:
     cluster = _open(uid)
     if cluster is None:
         return DONE
+    config = settings.CONFIG
+    told: Mapping[str, Any] = cluster.nodes_reading
+    early = too_early_s(cluster.nodes_read_at, float(told.get("read_s") or 0), config.collect_share, clock.now())
+    if early > 0 and cluster.phase == ClusterPhase.READY:
+        return again(early)
     try:
-        found = doors.scheduler_for(cluster).nodes()
+        read = doors.scheduler_for(cluster).node_read()
     except ProviderError as error:
         cluster_observations.cluster_unreachable(cluster, str(error))
         return again(UNREACHABLE_S)
-    READ.labels("slurm_nodes").inc(len(found))
+    READ.labels("slurm_nodes").inc(len(read.nodes))
     changed = cluster_observations.cluster_nodes_observe(
         cluster,
         [
@@ -123,9 +278,19 @@ def nodes(uid: str) -> Outcome:
                 address=n.address,
                 provider_id=n.instance_id,
             )
-            for n in found
+            for n in read.nodes
         ],
     )
     WRITTEN.labels("slurm_nodes").inc(changed)
-    cluster_observations.nodes_were_read(cluster)
-    return again(settings.CONFIG.collect_health_s)
+    reading = _reading(told, read, changed)
+    period = next_period(
+        base_s=config.collect_health_s,
+        most_s=config.collect_nodes_most_s,
+        share=config.collect_share,
+        quiet_s=_quiet_s(reading),
+        read_s=read.read_s,
+    )
+    reading["period_s"] = round(period, 2)
+    _tell("slurm_nodes", cluster, reading)
+    cluster_observations.nodes_were_read(cluster, reading)
+    return again(period)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -100,8 +100,20 @@ class Scheduler(Protocol):
         """All nodes, one call."""
         ...
 
-    def queue(self, since: datetime | None = None) -> v.QueueRead:
-        """The whole queue in one call; with ``since``, cheap when nothing changed."""
+    def node_read(self) -> v.NodeRead:
+        """All nodes, in the cheapest way: nothing is sent where nothing changed since the last read."""
+        ...
+
+    def queue(self, since: datetime | None = None, watch: Collection[str] = ()) -> v.QueueRead:
+        """The whole queue; with ``since``, cheap when nothing changed. Jobs in ``watch`` are read first and afresh."""
+        ...
+
+    def remember(self, jobs: Iterable[v.SchedulerJob], as_of: datetime | None) -> None:
+        """The queue as someone else read it: the next read asks only for what is new since."""
+        ...
+
+    def accounted(self, scheduler_ids: Sequence[str]) -> tuple[v.SchedulerJob, ...]:
+        """These jobs as accounting knows them, in one call; unknown ones are left out."""
         ...
 
     def job(self, scheduler_id: str) -> v.SchedulerJob:

@@ -358,6 +358,10 @@ class SchedulerJob:
     NODE_FAIL, PREEMPTED, …) or COMPLETING while its nodes are still being cleaned; ``reason`` Slurm's
     reason while it waits; ``exit_code`` the process's own code, ``signal`` the signal that ended it,
     None while unknown. ``nodes`` is expanded ("p5-[1-2]" → ("p5-1", "p5-2")).
+
+    A task of an array has ``array_id`` (the array's scheduler id) and ``array_task``; tasks that have not begun share
+    one record, whose ``array_pending`` lists them ("3-99%10"). A part of a heterogeneous job has ``het_id`` (the
+    scheduler id of the first part) and ``het_offset``. ``dependency`` and ``features`` are Slurm's own words.
     """
 
     scheduler_id: str
@@ -379,6 +383,16 @@ class SchedulerJob:
     exit_code: int | None
     signal: int | None
     priority: int | None = None
+    array_id: str = ""
+    array_task: int | None = None
+    array_pending: str = ""
+    het_id: str = ""
+    het_offset: int | None = None
+    qos: str = ""
+    reservation: str = ""
+    dependency: str = ""
+    features: str = ""
+    eligible_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,13 +400,26 @@ class QueueRead:
     """One bulk read of the queue: all jobs, or only the fact that nothing changed since ``as_of``.
 
     Pass ``as_of`` back as ``since`` in the next read; ``jobs`` is None when nothing changed.
-    ``read_s`` and ``size_bytes`` are what the read cost, so that a collector can stretch its period.
+    ``read_s``, ``size_bytes`` and ``calls`` are what the read cost, so that a collector can stretch its period;
+    ``left_over`` counts jobs known to be new or changed whose details wait for the next read.
     """
 
     as_of: datetime
     jobs: tuple[SchedulerJob, ...] | None
     read_s: float = 0.0
     size_bytes: int = 0
+    calls: int = 1
+    left_over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRead:
+    """One bulk read of the nodes, and what it cost."""
+
+    nodes: tuple[SchedulerNode, ...]
+    read_s: float = 0.0
+    size_bytes: int = 0
+    calls: int = 1
 
 
 # --- GPU telemetry (DCGM exporter) ---------------------------------------------------------------

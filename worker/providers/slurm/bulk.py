@@ -4,18 +4,25 @@ What a read costs (26.05, 10,000 jobs): all details 84 MB and 5 s of slurmrestd,
 gives all of them back when a single job changed; the states alone 0.8 MB and 0.13 s. So:
 
 * v0.0.38 and v0.0.39 have no list of states: ask with ``update_time``; unchanged costs nothing.
-* Later versions with a small queue: the same, because all details of few jobs are cheap.
-* Later versions with a big queue: read the states, then the details of new and changed jobs one by one,
+* Later versions with a small answer: the same, because all details of few jobs are cheap.
+* Later versions with a big one: read the states, then the details of new and changed jobs one by one,
   at most ``DETAILS_A_READ`` of them; what is left comes in the next read. Pending jobs change their reason and
-  expected start without changing state, so spare room of the bound goes round among them.
+  expected start without changing state, so a few of them are read afresh each time: watched ones first, the others
+  in turn.
+
+A state list names each task of an array ("21_9": job 21, task 9) and each part of a heterogeneous job ("4+1"); tasks
+that have not begun bear the number of the record they share. When one of them begins, the rest is known from the list
+and the record is not read again: reading an array's first number brings the records of all its tasks.
 
 The reader remembers the last queue, so keep one for a cluster and let one thread at a time use it.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,14 +34,28 @@ from worker.providers.slurm.rest import Answer, Rest
 
 #: Up to here all details in one call are cheaper than states and then details.
 SMALL_QUEUE = 300
+SMALL_ANSWER_BYTES = 1_000_000
 #: Single-job reads in one bulk read: 3 ms each.
 DETAILS_A_READ = 100
-#: More unknown jobs than this, and one full read is kinder than hundreds of single ones.
+#: Waiting jobs read afresh in one bulk read although their state is the same, and how old their details may get.
+REFRESHED_A_READ = 10
+REFRESH_AFTER_S = 15.0
+REFRESH_WATCHED_S = 4.0
+#: With so many unknown jobs, and half of all at that, one full read is kinder than single ones.
 FULL_READ_ABOVE = 500
 #: Slurm's clock has whole seconds, and a change may come in the second of the read.
 _OVERLAP_S = 2
 _CLOCK_CHECK_S = 600.0
 _WITHOUT_STATES = ("v0.0.38", "v0.0.39")
+_NUMBER = re.compile(r"(\d+)(?:_(\d+)|\+\d+)?")
+
+
+@dataclass(slots=True)
+class _State:
+    """What the list of states says of one record: the state, and the tasks that wait in it."""
+
+    state: str
+    tasks: list[int] = field(default_factory=list)
 
 
 class BulkReader:
@@ -44,18 +65,36 @@ class BulkReader:
         self._rest = rest
         self._jobs: dict[str, v.SchedulerJob] = {}
         self._read_at: dict[str, float] = {}
-        self._states: dict[str, str] = {}
+        self._waiting: dict[str, int] = {}
         self._known = False
+        self._bytes_a_job = 9000.0
+        self._calls = 0
         self._changed_at: datetime | None = None
         self._handed_at = datetime.min.replace(tzinfo=UTC)
         self._offset_s = 0.0
         self._offset_checked = float("-inf")
 
-    def read(self, since: datetime | None, *, complete: bool = False) -> v.QueueRead:
-        """The queue, or that nothing changed since ``since``. ``complete`` leaves no job's details for later."""
+    def remember(self, jobs: Iterable[v.SchedulerJob], as_of: datetime | None) -> None:
+        """Take over what another reader of this cluster found as of an instant."""
+        self._jobs = {job.scheduler_id: job for job in jobs}
+        self._read_at = {}
+        self._waiting = {}
+        self._known = as_of is not None
+        self._changed_at = as_of
+
+    def read(self, since: datetime | None, *, complete: bool = False, watch: Collection[str] = ()) -> v.QueueRead:
+        """The queue, or that nothing changed since ``since``. ``complete`` leaves no job's details for later.
+
+        ``watch`` are jobs whose details are wanted first, and afresh while they wait.
+        """
         began = time.monotonic()
-        if self._rest.version not in _WITHOUT_STATES and self._known and len(self._jobs) > SMALL_QUEUE:
-            size, as_of = self._by_states(complete=complete)
+        self._calls = 0
+        left_over = 0
+        if since is not None:
+            # Another process may have handed it out.
+            self._handed_at = max(self._handed_at, since)
+        if self._rest.version not in _WITHOUT_STATES and self._known and self._is_big():
+            size, as_of, left_over = self._by_states(complete=complete, watch=watch)
         else:
             size, as_of = self._by_update_time(since if self._covers(since) else None)
         unchanged = self._covers(since)
@@ -65,7 +104,13 @@ class BulkReader:
             jobs=None if unchanged else tuple(self._jobs.values()),
             read_s=time.monotonic() - began,
             size_bytes=size,
+            calls=self._calls,
+            left_over=left_over,
         )
+
+    def _is_big(self) -> bool:
+        """Whether all details in one answer are likely to be more than is cheap."""
+        return len(self._jobs) > SMALL_QUEUE or self._bytes_a_job * len(self._jobs) > SMALL_ANSWER_BYTES
 
     def _covers(self, since: datetime | None) -> bool:
         """Whether the caller, who has seen the queue as of ``since``, has seen all that this reader knows."""
@@ -79,28 +124,35 @@ class BulkReader:
         self._changed_at = max(as_of, self._handed_at + timedelta(microseconds=1))
         return self._changed_at
 
+    def _call(self, path: str, about: str, params: Mapping[str, str] | None = None) -> Answer:
+        self._calls += 1
+        return self._rest.call("GET", path, about=about, params=params)
+
     # --- all details -----------------------------------------------------------------------------
 
     def _by_update_time(self, since: datetime | None) -> tuple[int, datetime]:
         as_of = self._now()
         params = {} if since is None else {"update_time": str(int(since.timestamp()))}
-        answer = self._rest.call("GET", "/slurm/{v}/jobs", about="queue", params=params)
+        answer = self._call("/slurm/{v}/jobs", "queue", params)
         if since is not None and _nothing_changed(answer):
             return answer.size_bytes, as_of
         fresh = {job.scheduler_id: job for job in _jobs_of(answer.body)}
-        if fresh != self._jobs or not self._known:
+        same = {key: known for key, job in fresh.items() if (known := self._jobs.get(key)) == job and known is not None}
+        if len(same) != len(fresh) or len(fresh) != len(self._jobs) or not self._known:
             as_of = self._mark_changed(as_of)
-        self._jobs = fresh
+        # What is equal stays the same object, so that whoever compares need not look into it.
+        self._jobs = {**fresh, **same}
         self._known = True
+        self._bytes_a_job = answer.size_bytes / max(1, len(fresh))
         now = time.monotonic()
         self._read_at = dict.fromkeys(fresh, now)
-        self._states = {key: job.state for key, job in fresh.items()}
+        self._waiting = {}
         return answer.size_bytes, as_of
 
     def _now(self) -> datetime:
         """The controller's time, a little earlier: what ``update_time`` is compared with."""
         if time.monotonic() - self._offset_checked > _CLOCK_CHECK_S:
-            statistics = self._rest.call("GET", "/slurm/{v}/diag", about="queue").body.get("statistics")
+            statistics = self._call("/slurm/{v}/diag", "queue").body.get("statistics")
             told = decode.number(statistics.get("req_time")) if isinstance(statistics, Mapping) else None
             self._offset_s = 0.0 if told is None else told - time.time()
             self._offset_checked = time.monotonic()
@@ -108,48 +160,92 @@ class BulkReader:
 
     # --- states, then some details -----------------------------------------------------------------
 
-    def _by_states(self, *, complete: bool) -> tuple[int, datetime]:
+    def _by_states(self, *, complete: bool, watch: Collection[str]) -> tuple[int, datetime, int]:
         as_of = self._now()
-        answer = self._rest.call("GET", "/slurm/{v}/jobs/state", about="queue")
+        answer = self._call("/slurm/{v}/jobs/state", "queue")
         states = _states_of(answer.body)
-        changed = [key for key, state in states.items() if self._states.get(key) != state or key not in self._jobs]
-        if len(changed) > FULL_READ_ABOVE:
+        changed = [key for key, now in states.items() if key not in self._jobs or self._jobs[key].state != now.state]
+        if len(changed) > max(FULL_READ_ABOVE, len(states) // 2):
             size, as_of = self._by_update_time(None)
-            return answer.size_bytes + size, as_of
-        gone = [key for key in self._jobs if key not in states]
+            return answer.size_bytes + size, as_of, 0
+        different = self._forget(key for key in self._jobs if key not in states)
+        different |= self._tasks_began(states)
+        watched = set(watch)
+        changed.sort(key=lambda key: key not in watched)
+        wanted = changed if complete else changed[:DETAILS_A_READ]
+        wanted += self._worth_refreshing(states, set(changed), watched, DETAILS_A_READ - len(wanted))
+        size = answer.size_bytes
+        done: set[str] = set()
+        for key in wanted:
+            if key in done:
+                continue
+            records, one_size = self._one(key)
+            size += one_size
+            if not any(job.scheduler_id == key for job in records):
+                different |= self._forget([key])
+            for job in records:
+                done.add(job.scheduler_id)
+                different |= self._keep(job)
+        left_over = sum(1 for key in changed[len(wanted) :] if key not in done)
+        return size, self._mark_changed(as_of) if different else as_of, left_over
+
+    def _keep(self, job: v.SchedulerJob) -> bool:
+        key = job.scheduler_id
+        self._read_at[key] = time.monotonic()
+        self._waiting.pop(key, None)
+        if self._jobs.get(key) == job:
+            return False
+        self._jobs[key] = job
+        return True
+
+    def _forget(self, keys: Iterable[str]) -> bool:
+        gone = [key for key in keys if key in self._jobs]
         for key in gone:
             del self._jobs[key]
-            self._states.pop(key, None)
             self._read_at.pop(key, None)
-        different = bool(gone)
-        wanted = changed if complete else changed[:DETAILS_A_READ]
-        spare = DETAILS_A_READ - len(wanted)
-        if spare > 0:
-            skip = set(changed)
-            waiting = [key for key, state in states.items() if state == "PENDING" and key not in skip]
-            wanted = [*wanted, *sorted(waiting, key=lambda key: self._read_at.get(key, 0.0))[:spare]]
-        size = answer.size_bytes
-        for key in wanted:
-            read = self._one(key)
-            if read is None:
-                different |= self._jobs.pop(key, None) is not None
-                self._states.pop(key, None)
-                continue
-            job, one_size = read
-            size += one_size
-            different |= self._jobs.get(key) != job
-            self._jobs[key] = job
-            self._states[key] = job.state
-            self._read_at[key] = time.monotonic()
-        return size, self._mark_changed(as_of) if different else as_of
+            self._waiting.pop(key, None)
+        return bool(gone)
 
-    def _one(self, key: str) -> tuple[v.SchedulerJob, int] | None:
+    def _tasks_began(self, states: Mapping[str, _State]) -> bool:
+        """Rewrite which tasks of an array still wait, where some of them began or went."""
+        different = False
+        for key, now in states.items():
+            job = self._jobs.get(key)
+            if not now.tasks or job is None or now.state != "PENDING" or not job.array_pending:
+                continue
+            known = self._waiting.get(key)
+            self._waiting[key] = len(now.tasks)
+            if known is not None and known != len(now.tasks):
+                _tasks, limited, limit = job.array_pending.partition("%")
+                text = _spans(now.tasks) + (limited + limit)
+                if text != job.array_pending:
+                    self._jobs[key] = replace(job, array_pending=text)
+                    different = True
+        return different
+
+    def _worth_refreshing(
+        self, states: Mapping[str, _State], skip: Collection[str], watched: Collection[str], room: int
+    ) -> list[str]:
+        """Waiting jobs whose details are old; those of arrays only by the number of a record of their own."""
+        now = time.monotonic()
+        old = [
+            (key not in watched, self._read_at.get(key, 0.0), key)
+            for key, told in states.items()
+            if told.state == "PENDING"
+            and key not in skip
+            and key in self._jobs
+            and self._jobs[key].array_id != key
+            and now - self._read_at.get(key, 0.0) > (REFRESH_WATCHED_S if key in watched else REFRESH_AFTER_S)
+        ]
+        return [key for _watched, _at, key in sorted(old)[: max(0, min(room, REFRESHED_A_READ))]]
+
+    def _one(self, key: str) -> tuple[list[v.SchedulerJob], int]:
+        """The records that a job's number brings: one, or all of the array or heterogeneous job that begins with it."""
         try:
-            answer = self._rest.call("GET", f"/slurm/{{v}}/job/{key}", about="job")
+            answer = self._call(f"/slurm/{{v}}/job/{key}", "job")
         except e.NotFound:
-            return None
-        jobs = _jobs_of(answer.body)
-        return (jobs[0], answer.size_bytes) if jobs else None
+            return [], 0
+        return _jobs_of(answer.body), answer.size_bytes
 
 
 def _nothing_changed(answer: Answer) -> bool:
@@ -167,8 +263,30 @@ def _jobs_of(body: Mapping[str, Any]) -> list[v.SchedulerJob]:
     return [decode.guarded(decode.queue_job, record, "job") for record in _records(body, "jobs")]
 
 
-def _states_of(body: Mapping[str, Any]) -> dict[str, str]:
-    def one(record: Mapping[str, Any]) -> tuple[str, str]:
-        return str(decode.number(record["job_id"])), decode.job_state(record["state"])
+def _states_of(body: Mapping[str, Any]) -> dict[str, _State]:
+    found: dict[str, _State] = {}
+    for record in _records(body, "jobs"):
+        number, task, state = decode.guarded(_state_of, record, "job state")
+        known = found.setdefault(number, _State(state))
+        if task is not None and state == "PENDING":
+            known.tasks.append(task)
+    return found
 
-    return dict(decode.guarded(one, record, "job state") for record in _records(body, "jobs"))
+
+def _state_of(record: Mapping[str, Any]) -> tuple[str, int | None, str]:
+    told = record["job_id"]
+    match = _NUMBER.fullmatch(told if isinstance(told, str) else str(decode.number(told)))
+    if match is None:
+        raise ValueError(f"{told!r} is no number of a job")
+    return match.group(1), None if match.group(2) is None else int(match.group(2)), decode.job_state(record["state"])
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Numbers as Slurm writes them: "0-3,7"."""
+    spans: list[list[int]] = []
+    for one in sorted(numbers):
+        if spans and one == spans[-1][1] + 1:
+            spans[-1][1] = one
+        else:
+            spans.append([one, one])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

@@ -168,7 +168,31 @@ def queue_job(record: Mapping[str, Any]) -> v.SchedulerJob:
         exit_code=code,
         signal=signal,
         priority=number(record.get("priority")),
+        **_family(
+            array_id=record.get("array_job_id"),
+            array_task=record.get("array_task_id"),
+            array_pending=record.get("array_task_string"),
+            het_id=record.get("het_job_id"),
+            het_offset=record.get("het_job_offset"),
+        ),
+        qos=text(record.get("qos")),
+        reservation=text(record.get("resv_name")),
+        dependency=text(record.get("dependency")),
+        features=text(record.get("features")),
+        eligible_at=instant(record.get("eligible_time")),
     )
+
+
+def _family(*, array_id: Any, array_task: Any, array_pending: Any, het_id: Any, het_offset: Any) -> dict[str, Any]:
+    """The array or the heterogeneous job that a record is part of; Slurm writes 0 for none."""
+    array, het = number(array_id) or 0, number(het_id) or 0
+    return {
+        "array_id": str(array) if array else "",
+        "array_task": number(array_task) if array else None,
+        "array_pending": text(array_pending) if array else "",
+        "het_id": str(het) if het else "",
+        "het_offset": number(het_offset) if het else None,
+    }
 
 
 def _reason(value: Any) -> str:
@@ -191,6 +215,8 @@ def accounting_job(record: Mapping[str, Any]) -> v.SchedulerJob:
     allocated = record.get("tres", {}).get("allocated") or []
     requested = record.get("tres", {}).get("requested") or []
     association = record.get("association") or {}
+    array, het = record.get("array") or {}, record.get("het") or {}
+    reservation = record.get("reservation") or {}
     began_at = instant(times.get("start"))
     return v.SchedulerJob(
         scheduler_id=str(number(record["job_id"])),
@@ -212,6 +238,18 @@ def accounting_job(record: Mapping[str, Any]) -> v.SchedulerJob:
         exit_code=code,
         signal=signal,
         priority=number(record.get("priority")),
+        # The tasks that have not begun are a bit mask here: the queue tells them better.
+        **_family(
+            array_id=array.get("job_id"),
+            array_task=array.get("task_id"),
+            array_pending="",
+            het_id=het.get("job_id"),
+            het_offset=het.get("job_offset"),
+        ),
+        qos=text(record.get("qos")),
+        reservation=text(reservation.get("name") or ""),
+        features=text(record.get("constraints")),
+        eligible_at=instant(times.get("eligible")),
     )
 
 

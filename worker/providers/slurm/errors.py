@@ -36,7 +36,7 @@ _UNAVAILABLE = frozenset({UNSPECIFIED, 0, 1, *range(1000, 1007), *range(1800, 18
 _CONFLICT = frozenset({2016, 2020, ALREADY_DONE, 2024, INVALID_NODE_STATE, 2037, 2084})
 _MISSING = frozenset({(INVALID_NODE_NAME, "node"), (9002, "job")})
 _OVER_LIMIT = frozenset({2050, 2052})
-_UNCHANGED = "No job changes since"
+_UNCHANGED = ("No job changes since", "No node changes since")
 
 
 class NoSuchPath(e.Unsupported):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,8 @@ from worker.providers.values import SchedulerAccess
 #: REST versions, newest first. v0.0.38 and v0.0.42 are proven on 22.05 and 24.11; the others share their shapes.
 VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", "v0.0.38")
 OLD = options.OLD
+#: Query parameters; a list becomes one parameter a value.
+Params = Mapping[str, str | Sequence[str]]
 CONNECT_TIMEOUT_S = 3.0
 #: A body beyond this is no answer of a scheduler: 10,000 jobs take 84 MB.
 MAX_BODY_BYTES = 512 * 1024 * 1024
@@ -118,7 +120,7 @@ class Rest:
         path: str,
         *,
         about: str,
-        params: Mapping[str, str] | None = None,
+        params: Params | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Answer:
         """Make one call; ``{v}`` in ``path`` becomes the version. ``about`` chooses between meanings of one code."""
@@ -157,7 +159,7 @@ class Rest:
         self,
         method: str,
         path: str,
-        params: Mapping[str, str] | None,
+        params: Params | None,
         body: Mapping[str, Any] | None,
         *,
         about: str,
@@ -189,7 +191,7 @@ class Rest:
         return Answer(parsed, len(content), seconds)
 
     def _exchange(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: Mapping[str, Any] | None, began: float
+        self, method: str, path: str, params: Params | None, body: Mapping[str, Any] | None, began: float
     ) -> tuple[int, str, bytes]:
         """Send and read to the end, within one deadline for the whole exchange."""
         content = None if body is None else json.dumps(body).encode()

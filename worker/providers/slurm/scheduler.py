@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,12 +15,15 @@ from worker.providers import values as v
 from worker.providers.slurm import decode, encode
 from worker.providers.slurm import errors as se
 from worker.providers.slurm.bulk import BulkReader
-from worker.providers.slurm.rest import Rest
+from worker.providers.slurm.node_reader import NodeReader
+from worker.providers.slurm.rest import Params, Rest
 
 #: How far back accounting is searched for a comment when the caller does not say.
 ACCOUNTING_WINDOW = timedelta(days=7)
 #: REST versions with a call that requeues.
 _REQUEUES = frozenset({"v0.0.45"})
+#: Jobs asked of accounting by their ids in one call; the address of a request is no longer than 8 KiB.
+ACCOUNTED_A_CALL = 200
 
 
 class SlurmScheduler:
@@ -42,6 +45,7 @@ class SlurmScheduler:
     ) -> None:
         self._rest = Rest(access, transport)
         self._bulk = BulkReader(self._rest)
+        self._nodes = NodeReader(self._rest)
         self._scontrol = tuple(scontrol or ())
         self._lends_token = lends_token
         self._timeout_s = access.timeout_s
@@ -88,14 +92,33 @@ class SlurmScheduler:
             decode.guarded(lambda one: decode.partition(one, only=only), record, "partition") for record in records
         )
 
+    def node_read(self) -> v.NodeRead:
+        """All nodes; where the server says that nothing changed since the last read, what that one brought."""
+        return self._nodes.read()
+
     def nodes(self) -> tuple[v.SchedulerNode, ...]:
         """All nodes, one call."""
         records = self._records("GET", "/slurm/{v}/nodes", "nodes", about="queue")
         return tuple(decode.guarded(decode.node, record, "node") for record in records)
 
-    def queue(self, since: datetime | None = None) -> v.QueueRead:
+    def queue(self, since: datetime | None = None, watch: Collection[str] = ()) -> v.QueueRead:
         """The whole queue in one bulk read; with ``since`` (an earlier ``as_of``), cheap when nothing changed."""
-        return self._bulk.read(since)
+        return self._bulk.read(since, watch=watch)
+
+    def remember(self, jobs: Iterable[v.SchedulerJob], as_of: datetime | None) -> None:
+        """The queue as another process read it."""
+        self._bulk.remember(jobs, as_of)
+
+    def accounted(self, scheduler_ids: Sequence[str]) -> tuple[v.SchedulerJob, ...]:
+        """These jobs as accounting knows them; of an array's number, all its tasks. Unknown ones are left out."""
+        found: list[v.SchedulerJob] = []
+        keys = [encode.job_id(key) for key in scheduler_ids]
+        for start in range(0, len(keys), ACCOUNTED_A_CALL):
+            some = keys[start : start + ACCOUNTED_A_CALL]
+            # v0.0.38 takes a list in one parameter, the later ones a parameter each and no list.
+            step: str | list[str] = ",".join(some) if self._rest.old else some
+            found += self._accounting("/slurmdb/{v}/jobs", {"step": step, "skip_steps": "true"})
+        return tuple(found)
 
     def job(self, scheduler_id: str) -> v.SchedulerJob:
         """One job, from the queue or, once it left, from accounting; ``NotFound`` if neither knows it."""
@@ -124,7 +147,7 @@ class SlurmScheduler:
         found = {job.scheduler_id: job for job in read.jobs or () if job.comment == comment}
         # A minute earlier, for clocks that disagree.
         start_at = datetime.now(tz=UTC) - ACCOUNTING_WINDOW if since is None else since - timedelta(minutes=1)
-        params = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
+        params: dict[str, str] = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
         if not self._rest.old and self._user:
             params["users"] = self._user
         for job in self._accounting("/slurmdb/{v}/jobs", params):
@@ -136,7 +159,7 @@ class SlurmScheduler:
                 found[job.scheduler_id] = job
         return tuple(sorted(found.values(), key=lambda job: (_submitted(job), int(job.scheduler_id))))
 
-    def _accounting(self, path: str, params: Mapping[str, str]) -> list[v.SchedulerJob]:
+    def _accounting(self, path: str, params: Params) -> list[v.SchedulerJob]:
         """Jobs from slurmdb; none where accounting is not configured, ``Unavailable`` where it does not answer."""
         try:
             body = self._rest.call("GET", path, about="accounting", params=params).body
