@@ -12,6 +12,7 @@ from worker.providers.slurm.rest import Rest
 
 #: Slurm's clock has whole seconds, and a change may come in the second of the read.
 _OVERLAP_S = 2
+_UNSPECIFIED = "-1"
 
 
 class NodeReader:
@@ -21,12 +22,20 @@ class NodeReader:
         self._rest = rest
         self._nodes: tuple[v.SchedulerNode, ...] = ()
         self._as_of = 0
+        self._always_full = False
 
     def read(self) -> v.NodeRead:
         """All nodes. The instant from which changes are asked for is the server's own, so clocks need not agree."""
         began = time.monotonic()
-        params = {"update_time": str(self._as_of)} if self._as_of else None
-        answer = self._rest.call("GET", "/slurm/{v}/nodes", about="queue", params=params)
+        params = {"update_time": str(self._as_of)} if self._as_of and not self._always_full else None
+        try:
+            answer = self._rest.call("GET", "/slurm/{v}/nodes", about="queue", params=params)
+        except e.Unavailable as error:
+            if params is None or error.code != _UNSPECIFIED:
+                raise
+            # 24.11 calls it an unspecified error when nothing changed, as it does when anything is wrong.
+            self._always_full, params = True, None
+            answer = self._rest.call("GET", "/slurm/{v}/nodes", about="queue")
         records = answer.body.get("nodes")
         same = not answer.changed or (
             bool(params) and not records and se.unchanged(se.entries_of(answer.body, "warnings"))
