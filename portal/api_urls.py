@@ -14,6 +14,7 @@ from apps.clusters import managed_api as managed
 from apps.clusters import mount_api as mounts
 from apps.clusters import node_action_api as node_actions
 from apps.clusters import preflight_api as preflights
+from apps.clusters import slurm_api as slurm
 from apps.clusters import topology_views as topology
 from apps.connections import api as connections
 from apps.core.api import api_not_found
@@ -58,6 +59,12 @@ urlpatterns = [
     path("clusters", clusters.Clusters.as_view(), name="clusters"),
     path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
     path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
+    path("clusters/<str:uid>/slurm", slurm.SlurmSettings.as_view(), name="cluster-slurm"),
+    path("clusters/<str:uid>/slurm-users", slurm.SlurmUsers.as_view(), name="slurm-users"),
+    path("clusters/<str:uid>/slurm-users/import", slurm.SlurmUsersImport.as_view(), name="slurm-users-import"),
+    path("clusters/<str:uid>/slurm-accounts", slurm.SlurmAccounts.as_view(), name="slurm-accounts"),
+    path("slurm-users/<str:uid>", slurm.SlurmUserDetail.as_view(), name="slurm-user"),
+    path("slurm-accounts/<str:uid>", slurm.SlurmAccountDetail.as_view(), name="slurm-account"),
     path("clusters/<str:uid>/retry", managed.ClusterRetry.as_view(), name="cluster-retry"),
     path("clusters/<str:uid>/groups", managed.ClusterGroups.as_view(), name="cluster-groups"),
     path("clusters/<str:uid>/node-actions", node_actions.NodeActions.as_view(), name="node-actions"),

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import time
+from collections.abc import Mapping
 
 
 class BadToken(Exception):
@@ -22,11 +23,11 @@ def _decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def mint(key: bytes, user: str, lifetime_s: int) -> str:
-    """A token for ``user`` that ends in ``lifetime_s`` seconds."""
+def mint(key: bytes, user: str, lifetime_s: int, more: Mapping[str, object] | None = None) -> str:
+    """A token for ``user`` that ends in ``lifetime_s`` seconds, with ``more`` claims."""
     now = int(time.time())
     header = _encode(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
-    claims = _encode(json.dumps({"exp": now + lifetime_s, "iat": now, "sun": user}).encode())
+    claims = _encode(json.dumps({"exp": now + lifetime_s, "iat": now, "sun": user, **(more or {})}).encode())
     signature = hmac.new(key, f"{header}.{claims}".encode(), hashlib.sha256).digest()
     return f"{header}.{claims}.{_encode(signature)}"
 

@@ -16,6 +16,7 @@ from tests.demo_capacity import demo_capacity
 from tests.demo_clusters import demo_clusters
 from tests.demo_fleets import demo_fleets
 from tests.demo_rows import DemoRows, _Seed
+from tests.demo_slurm import demo_slurm
 from tests.demo_storage import demo_storage
 
 CHECKS = (
@@ -73,6 +74,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _month(seed)
     _limits(seed)
     demo_storage(seed)
+    demo_slurm(rows)
     demo_capacity(seed)
     demo_fleets(seed)
     demo_clusters(seed)

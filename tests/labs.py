@@ -36,7 +36,9 @@ class RealSlurm:
     @property
     def access(self) -> SchedulerAccess:
         d = self.description
-        return SchedulerAccess(endpoint_url=d["slurmrestd_url"], user_name=d["user"], token=d["token"])
+        return SchedulerAccess(
+            endpoint_url=d["slurmrestd_url"], user_name=d["user"], token=d["token"], names_user=not d["pcs"]
+        )
 
     @property
     def scontrol(self) -> list[str]:
@@ -48,7 +50,7 @@ class RealSlurm:
 
 
 def replaced(access: SchedulerAccess, **changes: Any) -> SchedulerAccess:
-    known = {"endpoint_url", "user_name", "token", "timeout_s"}
+    known = {"endpoint_url", "user_name", "token", "timeout_s", "names_user"}
     return SchedulerAccess(**{name: changes.get(name, getattr(access, name)) for name in known})
 
 
@@ -62,6 +64,8 @@ def real_slurm_lab(
     min_job_age_s: int = 300,
     user: str = "nobody",
     release: str = OWN,
+    pcs: bool = False,
+    enforce: bool = False,
 ) -> Iterator[RealSlurm]:
     """A real Slurm until the end of the block. Check ``why_no_real_slurm(release)`` first.
 
@@ -73,6 +77,7 @@ def real_slurm_lab(
     words = ["--dir", str(lab), "--nodes", str(nodes), "--gpus", str(gpus), "--user", user]
     # A test run that is killed must not leave a Slurm behind.
     words += ["--min-job-age", str(min_job_age_s), "--stop-with", str(os.getpid()), "--release", release]
+    words += [*(["--pcs"] if pcs else []), *(["--enforce"] if enforce else [])]
     if accounting is not None:
         words.append("--accounting" if accounting else "--no-accounting")
     command = [sys.executable, "-m", "sandbox.lab"]

@@ -96,6 +96,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("cluster", "operator", f"/clusters/{cluster}"),
         ("cluster-new", "operator", "/clusters/new"),
         ("cluster-edit", "operator", f"/clusters/{cluster}/edit"),
+        ("cluster-slurm", "operator", f"/clusters/{cluster}/slurm"),
         *(
             (f"managed-{name}", "operator", f"/clusters/{uid(Cluster, name=name)}")
             for name in ("shannon", "hamilton", "lovelace", "hpc-west", "noether")

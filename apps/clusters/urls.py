@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.clusters import group_views, managed_views, mount_views, topology_views, views
+from apps.clusters import group_views, managed_views, mount_views, slurm_views, topology_views, views
 
 urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
@@ -21,6 +21,9 @@ urlpatterns: list[URLPattern] = [
     path("groups/<str:uid>/resize", group_views.GroupResize.as_view(), name="group-resize"),
     path("groups/<str:uid>/delete", group_views.GroupDelete.as_view(), name="group-delete"),
     path("clusters/<str:uid>", views.ClusterPage.as_view(), name="cluster"),
+    path("clusters/<str:uid>/slurm", slurm_views.SlurmPage.as_view(), name="cluster-slurm"),
+    path("slurm-users/<str:uid>/remove", slurm_views.SlurmUserRemove.as_view(), name="slurm-user-remove"),
+    path("slurm-accounts/<str:uid>/remove", slurm_views.SlurmAccountRemove.as_view(), name="slurm-account-remove"),
     path("clusters/<str:uid>/edit", views.ClusterEdit.as_view(), name="cluster-edit"),
     path("clusters/<str:uid>/delete", views.ClusterDelete.as_view(), name="cluster-delete"),
     path("clusters/<str:uid>/fleets/new", views.FleetNew.as_view(), name="fleet-new"),

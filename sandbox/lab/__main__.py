@@ -32,6 +32,8 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--user", default="nobody", help="the user jobs run as")
         one.add_argument("--min-job-age", type=int, default=300, help="seconds a finished job stays in the queue")
         one.add_argument("--stop-with", type=int, metavar="PID", help="stop when this process ends, however it ends")
+        one.add_argument("--pcs", action="store_true", help="tokens must carry uid, gid and groups, as on AWS PCS")
+        one.add_argument("--enforce", action="store_true", help="jobs need an association, and its limits hold")
         one.add_argument(
             "--accounting",
             action=argparse.BooleanOptionalAction,
@@ -60,6 +62,8 @@ def _options(arguments: argparse.Namespace) -> LabOptions:
         accounting=accounting,
         user=arguments.user,
         min_job_age_s=arguments.min_job_age,
+        pcs=arguments.pcs,
+        enforce=arguments.enforce,
     )
 
 
@@ -121,6 +125,7 @@ def _start(arguments: argparse.Namespace) -> None:
         "--min-job-age", str(options.min_job_age_s), "--release", options.release,
         "--accounting" if options.accounting else "--no-accounting",
     ]  # fmt: skip
+    words += [*(["--pcs"] if options.pcs else []), *(["--enforce"] if options.enforce else [])]
     if arguments.stop_with:
         words += ["--stop-with", str(arguments.stop_with)]
     home = Path(__file__).resolve().parents[2]

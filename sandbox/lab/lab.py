@@ -348,7 +348,9 @@ class Lab:
         return {
             "slurmrestd_url": f"http://127.0.0.1:{self.ports.slurmrestd}",
             "user": self.options.user,
-            "token": mint((d / "jwt.key").read_bytes(), self.options.user, TOKEN_LIFETIME_S),
+            "token": self._token(self.options.user),
+            "admin_token": self._token("slurm"),
+            "pcs": self.options.pcs,
             "admin_user": "slurm",
             "jwt_key": str(d / "jwt.key"),
             "partition": self.options.partition,
@@ -366,6 +368,13 @@ class Lab:
             "supervisor": {"pid": os.getpid(), "started": own.started if own else 0},
             "daemons": dict(self._daemons),
         }
+
+    def _token(self, user: str) -> str:
+        account = pwd.getpwnam(user)
+        properties = {"name": user, "gecos": user, "dir": "/", "shell": "/bin/sh", "gids": [account.pw_gid]}
+        who = {"uid": account.pw_uid, "gid": account.pw_gid, "id": properties}
+        key = (self.directory / "jwt.key").read_bytes()
+        return mint(key, user, TOKEN_LIFETIME_S, who if self.options.pcs else None)
 
     def _words(self, name: str) -> list[str]:
         """How a Slurm command is run against this lab from outside."""

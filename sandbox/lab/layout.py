@@ -27,7 +27,9 @@ class LabError(Exception):
 class LabOptions:
     """What to start: ``nodes`` machines of ``gpus`` GPUs each, jobs running as ``user``.
 
-    ``release`` is Slurm's; any but the machine's own needs ``root``, the folder that holds it.
+    ``release`` is Slurm's; any but the machine's own needs ``root``, the folder that holds it. ``pcs``: tokens must
+    carry who their bearer is and Slurm makes none, as on AWS PCS (25.05 and later). ``enforce``: with accounting, jobs
+    need an association and its limits hold.
     """
 
     directory: Path
@@ -40,6 +42,8 @@ class LabOptions:
     min_job_age_s: int = 300
     partition: str = "gpu"
     max_time_min: int = 7 * 24 * 60
+    pcs: bool = False
+    enforce: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -80,6 +84,11 @@ def check_reachable(directory: Path, user: str) -> None:
             )
 
 
+def _token_rules(options: LabOptions) -> str:
+    """AWS PCS takes a token's word for who its bearer is and no other, and makes no tokens itself."""
+    return ",use_jwt_client_ids_only,disable_token_creation" if options.pcs else ""
+
+
 def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
     """The text of slurm.conf: one host, several slurmd, GPUs that are plain files."""
     d = options.directory
@@ -93,7 +102,7 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
         f"AuthInfo=socket={d}/munge/munge.socket",
         "CredType=cred/munge",
         "AuthAltTypes=auth/jwt",
-        f"AuthAltParameters=jwt_key={d}/jwt.key",
+        f"AuthAltParameters=jwt_key={d}/jwt.key{_token_rules(options)}",
         f"StateSaveLocation={d}/state",
         f"SlurmctldPidFile={d}/run/slurmctld.pid",
         f"SlurmctldLogFile={d}/log/slurmctld.log",
@@ -131,6 +140,7 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
             # Connections to slurmdbd do not read AuthInfo: they take munged's socket from here.
             f"AccountingStoragePass={d}/munge/munge.socket",
             "AccountingStorageTRES=gres/gpu",
+            *(["AccountingStorageEnforce=associations,limits,qos,safe"] if options.enforce else []),
             # The comment is how an attempt is found again, so accounting must keep it.
             "AccountingStoreFlags=job_comment",
         ]
@@ -171,7 +181,7 @@ def slurmdbd_conf(options: LabOptions, ports: Ports, host: str, password: str) -
                 "AuthType=auth/munge",
                 f"AuthInfo=socket={d}/munge/munge.socket",
                 "AuthAltTypes=auth/jwt",
-                f"AuthAltParameters=jwt_key={d}/jwt.key",
+                f"AuthAltParameters=jwt_key={d}/jwt.key{_token_rules(options)}",
                 f"LogFile={d}/log/slurmdbd.log",
                 f"PidFile={d}/run/slurmdbd.pid",
                 "DebugLevel=info",

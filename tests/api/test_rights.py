@@ -12,6 +12,7 @@ from apps.capacity.orphan_models import Orphan
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.group_models import NodeGroup
 from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
+from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.connections.models import CloudAccount
 from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
@@ -98,7 +99,11 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     check = PreflightRun.objects.create(cluster=cluster, spec={}, asked_by="someone")
     kept = Cluster.objects.create(name="kept", kind="hyperpod-eks", account=account, phase="READY")
     group = NodeGroup.objects.create(cluster=kept, name="g", instance_type="p5.48xlarge", nodes=1, phase="ACTIVE")
+    slurm_user = SlurmUser.objects.create(cluster=cluster, user_name="u1")
+    slurm_account = SlurmAccount.objects.create(cluster=cluster, account="a1", team=job.team)
     return {
+        "slurm-users": slurm_user.uid,
+        "slurm-accounts": slurm_account.uid,
         "managed-clusters": kept.uid,
         "groups": group.uid,
         "reservations": reservation.uid,

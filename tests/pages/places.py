@@ -21,6 +21,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("jobs-on-node", "node", "everyone"),
     ("cluster-new", "", "operators"),
     ("cluster-edit", "cluster", "operators"),
+    ("cluster-slurm", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
     ("cluster", "pcs", "everyone"),
     ("cluster", "eks", "everyone"),

@@ -52,7 +52,8 @@ def test_a_token_is_made_anew_well_before_it_ends() -> None:
 def test_a_token_of_pcs_carries_who_its_bearer_is() -> None:
     told = claims(mint_jwt(KEY, "member", 600, PosixIdentity(2001, 2001, (3000,), "A Member")))
     assert (told["sun"], told["uid"], told["gid"]) == ("member", 2001, 2001)
-    assert told["id"] == {"gecos": "A Member", "dir": "/home/member", "shell": "/bin/bash", "gids": [2001, 3000]}
+    who = {"name": "member", "gecos": "A Member", "dir": "/home/member", "shell": "/bin/bash", "gids": [2001, 3000]}
+    assert told["id"] == who
     assert told["exp"] - told["iat"] == 600
 
 

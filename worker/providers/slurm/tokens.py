@@ -57,6 +57,8 @@ def mint_jwt(key: bytes, user: str, lifetime_s: int, identity: PosixIdentity | N
 
 def _properties(user: str, identity: PosixIdentity) -> Mapping[str, Any]:
     return {
+        # AWS's description does not ask for it; Slurm 26.05 takes no identity without.
+        "name": user,
         "gecos": identity.gecos or user,
         "dir": identity.home or f"/home/{user}",
         "shell": identity.shell,
