@@ -21,7 +21,7 @@ from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
 from apps.jobs import api as jobs
-from apps.jobs import ingest_api, log_api, sbatch_api, stop_api
+from apps.jobs import action_api, ingest_api, log_api, sbatch_api, stop_api
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams
@@ -88,12 +88,14 @@ urlpatterns = [
     path("jobs/preview", jobs.JobPreview.as_view(), name="job-preview"),
     path("jobs/import", sbatch_api.SbatchImport.as_view(), name="jobs-import"),
     path("jobs/stop", stop_api.JobsStop.as_view(), name="jobs-stop"),
+    path("jobs/act", action_api.JobsAct.as_view(), name="jobs-act"),
     path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
     path("jobs/<str:uid>/cancel", stop_api.JobStop.as_view(kind="cancel"), name="job-cancel"),
     path("jobs/<str:uid>/requeue", stop_api.JobStop.as_view(kind="requeue"), name="job-requeue"),
     path("jobs/<str:uid>/logs", log_api.JobLogs.as_view(), name="job-logs"),
     path("jobs/<str:uid>/logs/search", log_api.JobLogSearch.as_view(), name="job-logs-search"),
     path("jobs/<str:uid>/logs/first-error", log_api.JobLogFirstError.as_view(), name="job-logs-error"),
+    path("jobs/<str:uid>/actions", action_api.JobActions.as_view(), name="job-actions"),
     path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
     path("jobs/<str:uid>/attempts", jobs.JobAttempts.as_view(), name="job-attempts"),
     path("jobs/<str:uid>/checkpoints", jobs.JobCheckpoints.as_view(), name="job-checkpoints"),

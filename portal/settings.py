@@ -304,6 +304,8 @@ SPECTACULAR_SETTINGS = {
         "OrphanPhase": "apps.capacity.orphan_states.OrphanPhase",
         "MountKind": "apps.clusters.states.MountKind",
         "MountPurpose": "apps.clusters.states.MountPurpose",
+        "JobActionKind": "apps.jobs.action_states.ActionKind",
+        "JobActionPhase": "apps.jobs.action_states.ActionPhase",
         "StopKind": "apps.jobs.stop_api.STOP_KINDS",
         "TeamRole": "apps.teams.states.TeamRole",
     },

@@ -192,6 +192,43 @@ def release(team: Team, unit: str, *, key: str, subject: str, detail: str = "", 
     return left if _post(key, PostingKind.RELEASE, unit, held, room, left, subject, detail, memo) else Decimal(0)
 
 
+def release_part(
+    team: Team, unit: str, amount: Decimal, *, key: str, subject: str, detail: str, memo: str = ""
+) -> Decimal:
+    """Give back some of what an attempt holds, never more than it still does; the amount."""
+    _lock(team)
+    held, period = _hold_accounts(subject, detail, unit, team)
+    part = min(exact(amount), open_hold(subject, detail, unit))
+    if part <= 0:
+        return Decimal(0)
+    room = _room(team, unit, period)
+    return part if _post(key, PostingKind.RELEASE, unit, held, room, part, subject, detail, memo) else Decimal(0)
+
+
+def hold_more(team: Team, usd: Decimal, hours: Decimal, *, key: str, subject: str, detail: str, memo: str) -> None:
+    """Hold more for an attempt that holds already, in the month of its first hold, where it settles.
+
+    Raises BudgetExhausted.
+    """
+    _lock(team)
+    held, period = _hold_accounts(subject, detail, Unit.USD, team)
+    free = _account(team, AccountKind.FREE, Unit.USD, period)
+    usd = exact(usd)
+    if usd > 0 and not Posting.objects.filter(key=f"{key}:{Unit.USD}").exists():
+        if Account.objects.filter(pk=free.pk, balance__gte=usd).update(balance=F("balance")) != 1:
+            left = Account.objects.get(pk=free.pk).balance
+            text = gettext_noop(
+                "team %(team)s has %(left)s left of this month's budget and this needs %(usd)s more held"
+            )
+            raise BudgetExhausted(said(text, team=team.slug, left=units.usd(left), usd=units.usd(usd)))
+        _post(f"{key}:{Unit.USD}", PostingKind.HOLD, Unit.USD, free, held, usd, subject, detail, memo)
+    if exact(hours) > 0:
+        target, period = _hold_accounts(subject, detail, Unit.GPU_HOURS, team)
+        issuer = _room(team, Unit.GPU_HOURS, period)
+        name = f"{key}:{Unit.GPU_HOURS}"
+        _post(name, PostingKind.HOLD, Unit.GPU_HOURS, issuer, target, exact(hours), subject, detail, memo)
+
+
 def budget_set(*, actor: Actor, team: Team, usd_per_month: Decimal, expected_version: int | None = None) -> Budget:
     """Set a team's monthly budget and post the difference for this month at once.
 

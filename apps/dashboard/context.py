@@ -27,6 +27,7 @@ from apps.core.pages import SIGNED_IN
 from apps.health.selectors import findings_visible_to
 from apps.health.states import COLOURS as FINDING_COLOURS
 from apps.health.states import FATAL, SEVERITY_COLOURS, FindingPhase
+from apps.jobs.action_states import ACTION_COLOURS
 from apps.jobs.states import ATTEMPT_COLOURS, JOB_COLOURS
 from apps.storage.states import COLOURS as FILE_SYSTEM_COLOURS
 from apps.teams.models import Team
@@ -37,6 +38,7 @@ from apps.teams.selectors import teams_visible_to
 COLOURS: dict[str, dict[str, str]] = {
     "job": JOB_COLOURS,
     "attempt": ATTEMPT_COLOURS,
+    "job_action": ACTION_COLOURS,
     "cluster": CLUSTER_COLOURS,
     "fleet": FLEET_COLOURS,
     "group": GROUP_COLOURS,

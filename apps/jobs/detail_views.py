@@ -18,6 +18,8 @@ from apps.costs.states import Unit
 from apps.health.models import Finding
 from apps.health.selectors import live_findings
 from apps.health.states import FATAL
+from apps.jobs.action_selectors import actions_of, verbs_for
+from apps.jobs.action_words import verb_words
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job
@@ -79,6 +81,8 @@ class JobPage(Page):
             "sentence": job_sentence(job, attempt, sums),
             "may_stop": can_cancel_job(self.actor, job) and not job.has_ended,
             "is_cancelling": job.stop_kind == "cancel",
+            "verbs": verbs_for(attempt),
+            "asked": [(a, verb_words(a.kind, a.parameters)) for a in actions_of(job)[:5]],
             "sums": sums,
             "net_held": sums.held - sums.released,
             "nodes": node_marks(attempt, rows, findings),

@@ -15,6 +15,8 @@ from apps.audit.models import Event
 from apps.core import clock, units
 from apps.costs.models import Posting
 from apps.costs.states import AccountKind, PostingKind, Unit
+from apps.jobs.action_words import EVENT_COLOURS, event_words
+from apps.jobs.action_words import EVENTS as ACTION_EVENTS
 from apps.jobs.models import Attempt, Job, ProgressPoint
 from apps.jobs.states import ATTEMPT_COLOURS, JOB_COLOURS, AttemptPhase, JobPhase
 
@@ -244,6 +246,8 @@ def moments_of(events: Iterable[Event]) -> list[Moment]:
 
 
 def _colour_of(event: Event) -> str:
+    if event.kind in ACTION_EVENTS:
+        return EVENT_COLOURS[event.kind]
     phase = str(event.data.get("phase", ""))
     match event.kind:
         case "AttemptEnded":
@@ -264,6 +268,8 @@ def _colour_of(event: Event) -> str:
 
 def _words_of(event: Event) -> str:
     data = event.data
+    if event.kind in ACTION_EVENTS:
+        return event_words(event.kind, data)
     facts = {
         "attempt": data.get("attempt"),
         "by": data.get("by"),

@@ -155,6 +155,7 @@ class Attempt(models.Model):
     stop_sent_at = models.DateTimeField(null=True, blank=True)
     observed_state = models.CharField(max_length=40, blank=True, default="")
     observed_reason = models.CharField(max_length=80, blank=True, default="")
+    observed_limit_min = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)
     expected_start_at = models.DateTimeField(null=True, blank=True)
     nodes = models.JSONField(default=list)
@@ -261,3 +262,7 @@ class ProgressPoint(models.Model):
     def __str__(self) -> str:
         """Step and loss."""
         return f"step {self.step}"
+
+
+# Registered with the app's other models; last, because they hang on the ones above.
+from apps.jobs import action_models as action_models  # noqa: E402

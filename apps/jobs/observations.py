@@ -51,6 +51,7 @@ class Seen:
     expected_start_at: datetime | None
     exit_code: int | None
     signal: int | None
+    time_limit_min: int | None = None
 
 
 def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
@@ -64,6 +65,7 @@ def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
         "expected_start_at": seen.expected_start_at,
         "exit_code": seen.exit_code if seen.exit_code is not None else attempt.exit_code,
         "signal": seen.signal if seen.signal is not None else attempt.signal,
+        "observed_limit_min": seen.time_limit_min or attempt.observed_limit_min,
     }
     if all(getattr(attempt, name) == value for name, value in new.items()):
         return False

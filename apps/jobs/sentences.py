@@ -13,6 +13,7 @@ from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
 from apps.core import clock, units
 from apps.costs.selectors import Sums
+from apps.jobs.action_words import kept_words
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import is_final_state
@@ -60,6 +61,8 @@ def ends_words(room: Room) -> str:
 
 def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
     """Why it waits, its place in the team's line and what is missing."""
+    if kept := kept_words(attempt):
+        return kept
     room = room_for(job, attempt.excluded_nodes if attempt else ())
     if room.must_wait and (attempt is None or attempt.phase in (AttemptPhase.PENDING, AttemptPhase.SUBMITTING)):
         since = units.duration(clock.now() - job.phase_since)

@@ -10,17 +10,13 @@ from typing import Any
 
 from django.db import transaction
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
 
 from apps.audit.services import event, record
-from apps.capacity.states import PREPAID
-from apps.catalog.selectors import gpu_price
 from apps.checkpoints.models import CheckpointSeries
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import ClusterPhase, NodePhase
 from apps.core import clock, ids
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
-from apps.core.said import said
 from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
@@ -29,6 +25,7 @@ from apps.jobs.block_ends import longest_limit, trimmed_limit
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
+from apps.jobs.pricing import price_on
 from apps.jobs.rules import check_script, fill_template, hold_for
 from apps.jobs.sbatch import check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
@@ -127,15 +124,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     elif offered is not None:
         problems.append(_too_long_for_block(spec, offered))
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
-    region = cluster.account.region if cluster.account is not None else ""
-    # The scheduler may choose any node that fits: the hold covers the dearest.
-    prepaid = {n.pk: p for n in nodes if (p := _block_price(n)) is not None}
-    kinds = {(n.instance_type, n.gpu_type) for n in nodes if n.pk not in prepaid}
-    if not kinds and not prepaid:
-        kinds = {("", gpu_type)}
-    prices = [found_price for kind in sorted(kinds) if (found_price := gpu_price(*kind, region)) is not None]
-    prices += prepaid.values()
-    price = max(prices, default=None)
+    price = price_on(cluster, nodes, gpu_type)
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
         if not problems:
@@ -173,15 +162,6 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
-
-
-def _block_price(node: Node) -> tuple[Decimal, str] | None:
-    """The rate of the block that a node belongs to and where it comes from; None for any other node."""
-    reservation = node.reserved_in
-    if reservation is None or reservation.kind not in PREPAID or reservation.usd_per_hour is None or not node.gpus:
-        return None
-    words = said(gettext_noop("the upfront price of %(name)s, spread over its hours"), name=str(reservation))
-    return (reservation.usd_per_hour / node.gpus).quantize(Decimal("0.000001")), words
 
 
 def _limit_that_fits(spec: JobSpec, nodes: Sequence[Node]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.http import QueryDict
@@ -13,6 +14,7 @@ from apps.core.api import Endpoint, filtered, idempotent
 from apps.core.errors import InvalidInput, field_refusal
 from apps.jobs.api import JobDetailSerializer
 from apps.jobs.filters import JobFilter
+from apps.jobs.models import Job
 from apps.jobs.selectors import (
     MAX_BULK,
     STOP_KINDS,
@@ -83,6 +85,22 @@ class StopAnswerSerializer(serializers.Serializer[Any]):
     results = StopLineSerializer(many=True)
 
 
+def jobs_named(actor: Any, body: Mapping[str, Any], request: Request) -> list[Job]:
+    """The jobs that a body names by ``uids`` or by ``filter``. Raises InvalidInput, BadQuery."""
+    if ("uids" in body) == ("filter" in body):
+        raise InvalidInput("give either uids or filter")
+    if "uids" in body:
+        return jobs_picked(actor, body["uids"])
+    unknown = sorted(set(body["filter"]) - set(JobFilter.base_filters))
+    if unknown or not body["filter"]:
+        known = ", ".join(sorted(JobFilter.base_filters))
+        raise field_refusal("/filter", f"name at least one of {known}; {', '.join(unknown) or 'none'} given")
+    query = QueryDict(mutable=True)
+    query.update(body["filter"])
+    matching, _values = filtered(JobFilter, query, jobs_visible_to(actor), request=request)
+    return jobs_worth_stopping(matching)
+
+
 class JobsStop(Endpoint):
     """Cancel or requeue up to 500 jobs at once."""
 
@@ -92,19 +110,7 @@ class JobsStop(Endpoint):
     def post(self, request: Request) -> Response:
         """One by one; a job that cannot be stopped does not keep the others."""
         body = self.read_body(JobsStopSerializer)
-        if ("uids" in body) == ("filter" in body):
-            raise InvalidInput("give either uids or filter")
-        if "uids" in body:
-            jobs = jobs_picked(self.actor, body["uids"])
-        else:
-            unknown = sorted(set(body["filter"]) - set(JobFilter.base_filters))
-            if unknown or not body["filter"]:
-                known = ", ".join(sorted(JobFilter.base_filters))
-                raise field_refusal("/filter", f"name at least one of {known}; {', '.join(unknown) or 'none'} given")
-            query = QueryDict(mutable=True)
-            query.update(body["filter"])
-            matching, _values = filtered(JobFilter, query, jobs_visible_to(self.actor), request=request)
-            jobs = jobs_worth_stopping(matching)
+        jobs = jobs_named(self.actor, body, request)
         kind, dry_run = body["kind"], body["dry_run"]
 
         def effect() -> tuple[int, dict[str, Any], str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.jobs import cluster_views, detail_views, evidence_views, log_views, stop_views, submit_views, views
+from apps.jobs import action_views, cluster_views, detail_views, evidence_views, log_views, stop_views, submit_views, views
 
 urlpatterns: list[URLPattern] = [
     path("jobs", views.JobList.as_view(), name="jobs"),
     path("jobs/rows", views.JobRows.as_view(), name="jobs-rows"),
     path("jobs/export.csv", views.JobCsv.as_view(), name="jobs-csv"),
     path("jobs/stop", stop_views.BulkStop.as_view(), name="jobs-stop"),
+    path("jobs/act", action_views.JobsAct.as_view(), name="jobs-act"),
     path("jobs/new", submit_views.NewJob.as_view(), name="job-new"),
     path("jobs/new/read", submit_views.ReadScript.as_view(), name="job-new-read"),
     path("jobs/new/preview", submit_views.PreviewJob.as_view(), name="job-new-preview"),

@@ -19,6 +19,7 @@ from apps.core import clock
 from apps.core.lists import MAX_CSV_ROWS, csv_answer, filtered_rows, listing
 from apps.core.pages import Page
 from apps.costs.selectors import sums_of
+from apps.jobs.action_states import BULK_KINDS
 from apps.jobs.filters import JobFilter
 from apps.jobs.models import Job
 from apps.jobs.permissions import can_cancel_job
@@ -123,6 +124,7 @@ class JobList(Page):
             "clusters": list(clusters_visible_to(self.actor)[:200]),
             "may_submit": self.actor.holds("jobs.submit"),
             "any_stoppable": any(row.may_stop for row in rows),
+            "verbs": [(str(kind), str(kind.label)) for kind in BULK_KINDS],
         }
         return render(request, "jobs/jobs.html", context)
 

@@ -45,6 +45,8 @@ from apps.health.states import FATAL, LIVE
 from apps.intents.models import Intent
 from apps.intents.services import intent_ask
 from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
+from apps.jobs.action_services import ACT_INTENT as JOB_ACT_INTENT
+from apps.jobs.action_states import ACTION_OPEN
 from apps.jobs.models import Attempt, Job
 from apps.jobs.queue_observations import entries_forget
 from apps.jobs.services import INTENT as JOB_INTENT
@@ -120,6 +122,7 @@ def _wake_forgotten() -> None:
         (ACCOUNT_INTENT, CloudAccount.objects.exclude(phase=AccountPhase.REMOVED)),
         (RESPOND_INTENT, Finding.objects.filter(phase__in=LIVE, severity__in=FATAL, responded_at__isnull=True)),
         (JOB_INTENT, Job.objects.filter(phase__in=JOB_LIVE)),
+        (JOB_ACT_INTENT, Job.objects.filter(actions__phase__in=ACTION_OPEN).distinct()),
     ):
         wanted += [(kind, uid) for uid in rows.values_list("uid", flat=True)]
     wanted += [(ROLL_INTENT, uid) for uid in attempts_to_roll()]

@@ -73,6 +73,7 @@ def seen_of(job: v.SchedulerJob) -> Seen:
         expected_start_at=job.expected_start_at,
         exit_code=job.exit_code,
         signal=job.signal,
+        time_limit_min=job.time_limit_min,
     )
 
 

@@ -14,6 +14,7 @@ from worker.reconcilers import (
     findings,
     fleets,
     groups,
+    job_actions,
     jobs,
     logs,
     managed,
@@ -46,4 +47,5 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "finding.respond": findings.respond,
     "job.reconcile": jobs.reconcile,
     "log.roll": logs.roll,
+    "job.act": job_actions.act,
 }

@@ -16,6 +16,7 @@ from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.core.said import Said, said
 from apps.jobs import observations as obs
+from apps.jobs.action_observations import limit_follow
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
@@ -154,6 +155,8 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
         room = room_for(job, attempt.excluded_nodes)
         if outgrown(attempt, room):
             obs.attempt_withdraw(attempt, leaves_words(room))
+    if attempt.observed_limit_min not in (None, job.time_limit_min) and not attempt.stop_reason:
+        _follow_limit(job, attempt)
     if attempt.stop_reason and (attempt.stop_sent_at is None or now - attempt.stop_sent_at > RESEND_STOP):
         return _stop(job, attempt)
     last_seen = attempt.observed_at or attempt.phase_since
@@ -170,6 +173,16 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
             return _ask_for(job, attempt)
         return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
     return again(POLL_S * 2)
+
+
+def _follow_limit(job: Job, attempt: Attempt) -> None:
+    """Its time limit looks changed: read it afresh, since a bulk read may show what was before our own change."""
+    try:
+        found = doors.scheduler_for(job.cluster).job(attempt.scheduler_id)
+    except NotFound:
+        return
+    if found.comment in ("", attempt.uid) and not is_final_state(found.state):
+        limit_follow(job, attempt, found.time_limit_min)
 
 
 def _stop(job: Job, attempt: Attempt) -> Outcome:

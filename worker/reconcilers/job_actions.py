@@ -1,0 +1,104 @@
+"""Wishes of people about jobs in the scheduler, sent one after the other.
+
+Each is marked as being sent, and that committed, before it is. Holding, releasing and changing come to the same
+however often they are asked, so after a doubt they are asked again. A signal does not: whoever finds one that was
+being sent says that nobody knows.
+"""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_noop as _
+
+from apps.core.said import Said, said
+from apps.jobs import action_observations as obs
+from apps.jobs.action_models import JobAction
+from apps.jobs.action_selectors import open_actions
+from apps.jobs.action_states import REPEATABLE, ActionKind, ActionPhase
+from apps.jobs.selectors import job_by_uid
+from apps.jobs.states import ATTEMPT_ENDED, ATTEMPT_PLACED
+from worker import doors
+from worker.engine import DONE, Outcome, again
+from worker.providers import values as v
+from worker.providers.errors import AccessDenied, Conflict, NotFound, ProviderError, Throttled, Unavailable
+from worker.providers.ports import Scheduler
+
+#: How often a wish about an attempt that is not in the scheduler yet is looked at again.
+WAIT_S = 5.0
+#: Codes of failures in which nothing can have reached the scheduler.
+_UNSENT = frozenset({"connect", "token"})
+
+
+def act(uid: str) -> Outcome:
+    """Send or settle the oldest open wish of a job."""
+    job = job_by_uid(uid)
+    actions = open_actions(job) if job is not None else []
+    if job is None or not actions:
+        return DONE
+    action = actions[0]
+    action.job = job
+    attempt = action.attempt
+    if action.phase == ActionPhase.SENT:
+        return _resolve(action)
+    if job.has_ended or attempt is None or attempt.phase in ATTEMPT_ENDED:
+        obs.action_refused(action, said(_("the attempt ended before it could be asked")))
+        return again(0)
+    if attempt.phase not in ATTEMPT_PLACED or not attempt.scheduler_id:
+        return again(WAIT_S)
+    scheduler = doors.scheduler_for(job.cluster)
+    obs.action_sending(action)
+    try:
+        _send(scheduler, attempt.scheduler_id, action)
+    except ProviderError as error:
+        return _failed(action, error)
+    obs.action_done(action)
+    return again(0)
+
+
+def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
+    given = action.parameters
+    match action.kind:
+        case ActionKind.HOLD:
+            scheduler.hold(scheduler_id)
+        case ActionKind.RELEASE:
+            scheduler.release(scheduler_id, as_operator=action.as_operator)
+        case ActionKind.SIGNAL:
+            scheduler.signal(scheduler_id, given["signal"])
+        case ActionKind.PRIORITY:
+            scheduler.update(scheduler_id, v.JobChange(nice=given["nice"]), as_operator=action.as_operator)
+        case ActionKind.PARTITION:
+            scheduler.update(scheduler_id, v.JobChange(partition=given["partition"]), as_operator=action.as_operator)
+        case ActionKind.TIME_LIMIT:
+            change = v.JobChange(time_limit_min=given["time_limit_min"])
+            scheduler.update(scheduler_id, change, as_operator=action.as_operator)
+
+
+def _resolve(action: JobAction) -> Outcome:
+    """A call whose end nobody saw."""
+    if action.kind in REPEATABLE:
+        obs.action_unsent(action, said(_("the call was lost; asked again")))
+    else:
+        obs.action_unknown(action, said(_("the call was lost and nobody knows whether Slurm took it: look, then ask")))
+    return again(0)
+
+
+def _failed(action: JobAction, error: ProviderError) -> Outcome:
+    # A refused token or a brake is no answer about the job; what has ended is.
+    waits = isinstance(error, Throttled) or error.code in _UNSENT
+    if waits or (isinstance(error, Unavailable) and action.kind in REPEATABLE):
+        obs.action_unsent(action, str(error))
+        raise error
+    if isinstance(error, Unavailable):
+        obs.action_unknown(action, str(error))
+    else:
+        obs.action_refused(action, _words(action, error))
+    return again(0)
+
+
+def _words(action: JobAction, error: ProviderError) -> str | Said:
+    if isinstance(error, AccessDenied) and error.code == "2002":
+        if action.kind == ActionKind.TIME_LIMIT:
+            return said(_("Slurm lets operators alone give a running job more time, or any job more than its partition"))
+        return said(_("Slurm does not let this user do it: %(error)s"), error=str(error))
+    if isinstance(error, NotFound | Conflict):
+        return said(_("too late: %(error)s"), error=str(error))
+    return str(error)
