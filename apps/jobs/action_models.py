@@ -16,7 +16,8 @@ class JobAction(models.Model):
 
     ``parameters`` holds what the kind needs: {signal}, {nice}, {partition, usd_per_gpu_hour, price_source} or
     {time_limit_min}. ``usd`` and ``gpu_hours`` were held for it when it was asked and are given back when the
-    scheduler refuses. ``as_operator``: it may use rights in the scheduler that jobs' owners lack.
+    scheduler refuses. It is sent as Slurm's user ``act_as`` ("": the
+    cluster's own); ``as_operator``: it may use rights in the scheduler that jobs' owners lack.
     """
 
     uid = models.CharField(max_length=40, unique=True, editable=False)
@@ -25,6 +26,7 @@ class JobAction(models.Model):
     kind = models.CharField(max_length=12, choices=ActionKind.choices)
     parameters = SaidJSONField(default=dict)
     asked_by = models.CharField(max_length=150)
+    act_as = models.CharField(max_length=60, blank=True, default="")
     as_operator = models.BooleanField(default=False)
     usd = models.DecimalField(max_digits=20, decimal_places=6, default=0)
     gpu_hours = models.DecimalField(max_digits=20, decimal_places=6, default=0)

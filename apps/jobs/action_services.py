@@ -15,6 +15,7 @@ from apps.intents.services import intent_ask
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import Wish
 from apps.jobs.action_selectors import ActionLine, action_lines, is_operator
+from apps.jobs.identity import acting_user
 from apps.jobs.models import Job
 from apps.teams.permissions import Actor
 
@@ -42,6 +43,8 @@ def _ask(actor: Actor, line: ActionLine, wish: Wish) -> JobAction:
         kind=wish.kind,
         parameters=line.parameters,
         asked_by=actor.name,
+        # An operator acts by the cluster's own user, even on a job of their own: theirs may have fewer rights.
+        act_as="" if is_operator(actor) else acting_user(actor, job),
         as_operator=is_operator(actor),
         usd=line.usd,
         gpu_hours=line.gpu_hours,

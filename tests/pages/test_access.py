@@ -27,7 +27,7 @@ OF_JOB = [
 ]
 
 
-@pytest.mark.parametrize("name", [*LISTS, "jobs-stop", "job-new"])
+@pytest.mark.parametrize("name", [*LISTS, "jobs-stop", "jobs-act", "job-new"])
 def test_nobody_is_sent_to_sign_in(sign_in: SignIn, name: str) -> None:
     answer = sign_in("anonymous").get(reverse(name))
     assert answer.status_code == 302

@@ -44,7 +44,7 @@ def act(uid: str) -> Outcome:
         return again(0)
     if attempt.phase not in ATTEMPT_PLACED or not attempt.scheduler_id:
         return again(WAIT_S)
-    scheduler = doors.scheduler_for(job.cluster)
+    scheduler = doors.scheduler_for(job.cluster, action.act_as)
     obs.action_sending(action)
     try:
         _send(scheduler, attempt.scheduler_id, action)
