@@ -20,8 +20,8 @@ from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
-from apps.jobs import api as jobs
 from apps.jobs import action_api, ingest_api, log_api, sbatch_api, stop_api
+from apps.jobs import api as jobs
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams

@@ -169,7 +169,9 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
         if runs and not is_operator(actor):
             outcome += ". " + _("Slurm may refuse it: it lets operators alone give a running job more time")
     elif runs and new <= ran_min:
-        outcome = _("has run longer than %(new)s already: Slurm ends it at once; %(usd)s of the hold comes back") % facts
+        outcome = (
+            _("has run longer than %(new)s already: Slurm ends it at once; %(usd)s of the hold comes back") % facts
+        )
     else:
         outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s of the hold comes back") % facts
     return ActionLine(job, outcome, "", usd - old_usd, hours - old_hours, attempt, wish.parameters)

@@ -1,7 +1,7 @@
 """What people may ask of a job in the scheduler, and how far such a wish has come.
 
-    ASKED ▶ SENT ▶ DONE | REFUSED | UNKNOWN
-      ▲───────┘ where asking twice does no harm, or nothing was sent
+ASKED ▶ SENT ▶ DONE | REFUSED | UNKNOWN
+  ▲───────┘ where asking twice does no harm, or nothing was sent
 """
 
 from __future__ import annotations

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.jobs import action_views, cluster_views, detail_views, evidence_views, log_views, stop_views, submit_views, views
+from apps.jobs import (
+    action_views,
+    cluster_views,
+    detail_views,
+    evidence_views,
+    log_views,
+    stop_views,
+    submit_views,
+    views,
+)
 
 urlpatterns: list[URLPattern] = [
     path("jobs", views.JobList.as_view(), name="jobs"),

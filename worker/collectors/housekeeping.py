@@ -44,9 +44,9 @@ from apps.health.services import RESPOND_INTENT
 from apps.health.states import FATAL, LIVE
 from apps.intents.models import Intent
 from apps.intents.services import intent_ask
-from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
 from apps.jobs.action_services import ACT_INTENT as JOB_ACT_INTENT
 from apps.jobs.action_states import ACTION_OPEN
+from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
 from apps.jobs.models import Attempt, Job
 from apps.jobs.queue_observations import entries_forget
 from apps.jobs.services import INTENT as JOB_INTENT

@@ -97,7 +97,9 @@ def _failed(action: JobAction, error: ProviderError) -> Outcome:
 def _words(action: JobAction, error: ProviderError) -> str | Said:
     if isinstance(error, AccessDenied) and error.code == "2002":
         if action.kind == ActionKind.TIME_LIMIT:
-            return said(_("Slurm lets operators alone give a running job more time, or any job more than its partition"))
+            return said(
+                _("Slurm lets operators alone give a running job more time, or any job more than its partition")
+            )
         return said(_("Slurm does not let this user do it: %(error)s"), error=str(error))
     if isinstance(error, NotFound | Conflict):
         return said(_("too late: %(error)s"), error=str(error))
