@@ -89,11 +89,11 @@ def action_lines(actor: Actor, jobs: Sequence[Job], wish: Wish) -> list[ActionLi
         moving = set(rows.values_list("job_id", flat=True))
     lines = []
     for job in jobs:
-        attempt = newest.get(job.pk)
-        problem = _problem(actor, job, attempt, wish)
+        current = newest.get(job.pk)
+        problem = _problem(actor, job, current, wish)
         if not problem and job.pk in moving:
             problem = _("another change of it is under way")
-        lines.append(ActionLine(job, problem=problem) if problem else _line(actor, job, attempt, wish))
+        lines.append(ActionLine(job, problem=problem) if problem else _line(actor, job, current, wish))
     return lines
 
 
@@ -163,17 +163,17 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
         return ActionLine(job, problem=text % facts)
     hours, usd = _held(job, new)
     old_hours, old_usd = _held(job, old)
-    facts = {"new": units.duration(new * 60), "old": units.duration(old * 60), "usd": units.usd(abs(usd - old_usd))}
+    words = {"new": units.duration(new * 60), "old": units.duration(old * 60), "usd": units.usd(abs(usd - old_usd))}
     if new > old:
-        outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s more is held") % facts
+        outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s more is held") % words
         if runs and not is_operator(actor):
             outcome += ". " + _("Slurm may refuse it: it lets operators alone give a running job more time")
     elif runs and new <= ran_min:
         outcome = (
-            _("has run longer than %(new)s already: Slurm ends it at once; %(usd)s of the hold comes back") % facts
+            _("has run longer than %(new)s already: Slurm ends it at once; %(usd)s of the hold comes back") % words
         )
     else:
-        outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s of the hold comes back") % facts
+        outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s of the hold comes back") % words
     return ActionLine(job, outcome, "", usd - old_usd, hours - old_hours, attempt, wish.parameters)
 
 
@@ -203,9 +203,9 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
         return ActionLine(job, problem=_("no partition %(name)s; there are %(known)s") % facts)
     nodes = [node for node in _places(job, attempt, wish.partition) if wish.partition in node.partitions]
     if len(nodes) < job.nodes:
-        facts = {"name": wish.partition, "fitting": len(nodes), "nodes": job.nodes}
+        counts: dict[str, str | int] = {"name": wish.partition, "fitting": len(nodes), "nodes": job.nodes}
         text = _("partition %(name)s has %(fitting)s nodes that fit; it needs %(nodes)s")
-        return ActionLine(job, problem=text % facts)
+        return ActionLine(job, problem=text % counts)
     price = price_on(job.cluster, nodes, job.gpu_type or nodes[0].gpu_type)
     if price is None:
         return ActionLine(job, problem=_("no price is known for the nodes of %(name)s") % {"name": wish.partition})
