@@ -3,6 +3,8 @@
 
     python3 -I quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
     python3 -I quarterdeck_runner.py --role node          only say that this node lives, until SIGTERM
+    srun python3 -I "$QD_RUNNER" --role rank -- COMMAND   each rank's output apart: rank 0 into the job's output as ever,
+                                                          every other one into its own file and its own log
     python3 -I quarterdeck_runner.py --drain SPOOL_DIR
 
 -I because a job's PYTHONPATH may hold a module named like one of the standard library. One file, Python 3.8 or later,
@@ -27,6 +29,8 @@ Environment
     QD_SPOOL_DIR                     default $SLURM_SUBMIT_DIR/.quarterdeck/<attempt>/spool, else a temporary folder
     QD_SPOOL_MAX_BYTES               default 268435456; beyond it the oldest log events give way to a counted `gap`
     QD_CHECKPOINT_DIR                folders to watch, ':' between them; default ./checkpoints
+    QD_RANKS                         ranks to report, such as 1-7,64; default all. Every rank has its file all the same
+    QD_RANK_DIR                      folder of those files; default $QD_WORKING_DIRECTORY/ranks/<attempt>
     QD_FLUSH_S                       how long to go on posting after the command's end, default 30
     QD_HEARTBEAT_S, QD_POST_INTERVAL_S, QD_CA_FILE   default 10, 1, the system's certificates
 """
@@ -1048,6 +1052,7 @@ class Poster:
         self.failures = 0
         self.poison = 0
         self.events, self.bytes = POST_EVENTS, POST_BYTES
+        self.told_s = 0.0  # the portal's wish: with many runners each posts less often
 
     def build_opener(self) -> urllib.request.OpenerDirector:
         import ssl
@@ -1065,7 +1070,7 @@ class Poster:
             began = time.monotonic()
             delay_s = self.guarded_step()
             if delay_s == 0 and not self.hurry.is_set():
-                delay_s = interval_s - (time.monotonic() - began)  # a full batch comes back with a negative delay
+                delay_s = max(interval_s, self.told_s) - (time.monotonic() - began)  # a full batch comes back with a negative delay
             if delay_s > 0:
                 if self.hurry.is_set():
                     time.sleep(min(delay_s, 1.0))
@@ -1105,6 +1110,7 @@ class Poster:
         before = self.spool.acked, len(self.rejected)
         if status in (200, 422) and isinstance(acknowledged, int):
             self.spool.acknowledge(min(acknowledged, batch[-1].seq))
+            self.told_s = min(BACKOFF_MAX_S, max(0.0, number(answer.get("next_post_s")) or 0.0))
         if status == 422 and isinstance(answer, dict):
             listed = answer.get("rejected")
             sent = {line.seq for line in batch}
@@ -1139,7 +1145,7 @@ class Poster:
         """POST once: (status, parsed answer or None, Retry-After in s). Raises OSError when nothing answers."""
         if self.opener is None:
             self.opener = self.build_opener()
-        identity = {key: self.spool.identity.get(key) for key in ("id", "version", "node", "role")}
+        identity = {key: self.spool.identity.get(key) for key in ("id", "version", "node", "role", "rank")}
         identity["clock"] = utc()
         body = b'{"runner":%s,"events":[%s]}' % (json.dumps(identity).encode(), b",".join(line.raw for line in batch))
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
@@ -1247,7 +1253,7 @@ class Run:
             for signum in FORWARDED:
                 if signal.getsignal(signum) != signal.SIG_IGN:
                     signal.signal(signum, no_action)
-            if self.role == "batch":
+            if self.role != "node":
                 self.pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
                 self.fork_guardian()
             wake, wake_write = os.pipe()
@@ -1418,7 +1424,7 @@ class Run:
         for stream, tap in self.taps.items():
             for kind, data, at in tap.take(final):
                 self.spool.append(kind, data, at)
-                if kind == "log":
+                if kind == "log" and self.role == "batch":
                     progress.feed(stream, data["text"])
         for found in progress.take(final):
             self.spool.append("progress", found)
@@ -1449,6 +1455,7 @@ class Run:
             "version": VERSION,
             "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             "role": self.role,
+            "rank": own_rank() if self.role == "rank" else None,
             "attempt": os.environ.get("QD_ATTEMPT", ""),
             "url": self.poster.url,
         }
@@ -1504,6 +1511,40 @@ class Run:
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
+
+
+def own_rank() -> int | None:
+    """This process's rank in the job, from whoever started it; None outside of any."""
+    for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and len(text) < 10:
+            return int(text)
+    return None
+
+
+def is_listed(rank: int, ranks: str) -> bool:
+    """Whether a list such as `1-7,64` holds the rank; an empty one, or one that makes no sense, holds all."""
+    spans = re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", ranks)
+    return not spans or any(int(first) <= rank <= int(last or first) for first, last in spans)
+
+
+def into_file(rank: int) -> bool:
+    """Send standard output and error of this process to the rank's file; False where there can be none."""
+    attempt = os.environ.get("QD_ATTEMPT") or "attempt"
+    folder = os.environ.get("QD_RANK_DIR")
+    folder = folder or os.path.join(os.environ.get("QD_WORKING_DIRECTORY") or os.getcwd(), "ranks", attempt)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, "rank-%05d.out" % rank)
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        os.close(target)
+    except OSError as error:
+        sys.stderr.write(f"quarterdeck_runner: rank {rank} has no file of its own: {error.strerror}\n")
+        sys.stderr.flush()
+        return False
+    return True
 
 
 def spool_parents() -> list[str]:
@@ -1580,7 +1621,7 @@ while os.getppid() == parent:
     time.sleep(1)
 """
 
-USAGE = """usage: quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
+USAGE = """usage: quarterdeck_runner.py [--role batch|node|rank] -- COMMAND [ARGUMENT...]
        quarterdeck_runner.py --role node
        quarterdeck_runner.py --drain SPOOL_DIR
 """
@@ -1591,7 +1632,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "--drain":
         return drain(arguments[1])
     role = "batch"
-    if arguments[:1] == ["--role"] and arguments[1:2] in (["batch"], ["node"]):
+    if arguments[:1] == ["--role"] and arguments[1:2] in (["batch"], ["node"], ["rank"]):
         role, arguments = arguments[1], arguments[2:]
         if role == "node" and not arguments:
             if not os.environ.get("QD_INGEST_URL"):
@@ -1603,6 +1644,11 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(USAGE)
         return 2
     command = arguments[1:]
+    if role == "rank":
+        rank = own_rank()
+        # What rank 0 prints is the job's output already, and so is what has no file of its own.
+        if not rank or not into_file(rank) or not is_listed(rank, os.environ.get("QD_RANKS", "")):
+            replace_process(command)
     if not os.environ.get("QD_INGEST_URL"):
         replace_process(command)
     try:

@@ -35,11 +35,11 @@ from apps.teams.selectors import team_for
 
 
 class RunnerSerializer(serializers.ModelSerializer[RunnerStream]):
-    """One runner: ``batch`` wraps the script, ``node`` says of a further node that it lives."""
+    """One runner: ``batch`` wraps the script, ``rank`` one rank, ``node`` says of a further node that it lives."""
 
     class Meta:
         model = RunnerStream
-        fields = ["node", "role", "heartbeat_at"]
+        fields = ["runner_id", "node", "role", "rank", "heartbeat_at"]
 
 
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):

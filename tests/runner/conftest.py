@@ -25,6 +25,7 @@ class Recorder:
     def __init__(self) -> None:
         self.mode = "ok"
         self.fail_next = 0
+        self.next_post_s: float | None = None
         self.posts: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
@@ -96,6 +97,8 @@ class Recorder:
             for event in post["events"]:
                 self.take(runner, event)
             answer = {"acknowledged_seq": self.seen[runner], "server_time": "2026-01-01T00:00:00Z"}
+            if self.next_post_s is not None:
+                answer["next_post_s"] = self.next_post_s
         if mode == "lose-answer":
             handler.close_connection = True
             handler.connection.close()
