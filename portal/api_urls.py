@@ -20,7 +20,7 @@ from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
-from apps.jobs import action_api, ingest_api, log_api, sbatch_api, stop_api
+from apps.jobs import action_api, ingest_api, log_api, progress_api, sbatch_api, stop_api
 from apps.jobs import api as jobs
 from apps.quotas import api as quotas
 from apps.storage import api as storage
@@ -97,6 +97,7 @@ urlpatterns = [
     path("jobs/<str:uid>/logs/first-error", log_api.JobLogFirstError.as_view(), name="job-logs-error"),
     path("jobs/<str:uid>/actions", action_api.JobActions.as_view(), name="job-actions"),
     path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
+    path("jobs/<str:uid>/model", progress_api.JobModel.as_view(), name="job-model"),
     path("jobs/<str:uid>/attempts", jobs.JobAttempts.as_view(), name="job-attempts"),
     path("jobs/<str:uid>/checkpoints", jobs.JobCheckpoints.as_view(), name="job-checkpoints"),
     path("jobs/<str:uid>/events", jobs.JobEvents.as_view(), name="job-events"),
@@ -116,5 +117,6 @@ urlpatterns = [
     path("quotas", quotas.Quotas.as_view(), name="quotas"),
     path("audit", audit.Entries.as_view(), name="audit"),
     path("ingest/attempts/<str:uid>/events", ingest_api.Ingest.as_view(), name="ingest"),
+    path("ingest/attempts/<str:uid>/status", ingest_api.Status.as_view(), name="ingest-status"),
     re_path(r"^(?P<rest>.*)$", api_not_found, name="not-found"),
 ]

@@ -543,6 +543,7 @@ ALIASES = {
     "total_steps": ("total_steps", "max_steps", "num_steps", "train_iters"),
     "loss": ("loss", "train_loss", "lm_loss"),
     "tokens_per_s": ("tokens_per_s", "tokens_per_second", "tokens_per_sec", "tps"),
+    "tokens_per_gpu_s": ("tokens_per_gpu_s", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu"),
     "samples_per_s": ("samples_per_s", "samples_per_second", "samples_per_sec"),
     "learning_rate": ("learning_rate", "lr"),
     "epoch": ("epoch",),
@@ -604,7 +605,17 @@ def json_line(line: str) -> Found:
     lowered = {str(key).lower(): value for key, value in content.items() if not isinstance(value, str)}
     raw = {key: next((lowered[a] for a in aliases if a in lowered), None) for key, aliases in ALIASES.items()}
     found = tidy(raw)
-    return found if "step" in found else None
+    if "step" not in found:
+        return None
+    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    others = [key for key in lowered if key not in known and re.match(r"[a-z][a-z0-9_./-]{0,39}$", key)]
+    for key in sorted(others)[:20]:  # each further figure is a curve of its own
+        figure = number(lowered[key])
+        if figure is not None:
+            found[key] = figure
+    if isinstance(lowered.get("model"), dict):
+        found["model"] = lowered["model"]  # its size, for the utilisation
+    return found
 
 
 def hf_trainer(line: str) -> Found:
@@ -673,7 +684,7 @@ def torchtitan(line: str) -> Found:
             step=r"\bstep:\s*(\d+)",
             loss=r"\bloss:\s*(NUMBER)",
             grad_norm=r"\bgrad_norm:\s*(NUMBER)",
-            tokens_per_s=r"\btps:\s*(NUMBER)",
+            tokens_per_gpu_s=r"\btps:\s*(NUMBER)",
         )
     )
 

@@ -91,6 +91,8 @@ base64 -d > "$qd_dir/quarterdeck_runner.py" <<'QD_RUNNER'
 base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
 {script}QD_SCRIPT
 chmod 700 "$qd_dir/script"
+(umask 077; printf %s "$QD_INGEST_TOKEN" > "$qd_dir/token")
+export KUBEFLOW_TRAINER_STATUS_TOKEN="$qd_dir/token"
 export QD_RUNNER="$qd_dir/quarterdeck_runner.py" QD_SPOOL_DIR="$qd_dir/spool"
 if command -v python3 >/dev/null 2>&1; then
 {BEACONS if job.nodes > 1 else ":"}
@@ -113,6 +115,8 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         "QD_CHECKPOINT_DIR": f"{directory}/checkpoints",
         "QD_INGEST_URL": f"{settings.CONFIG.base_url}/api/v1/ingest/attempts/{attempt.uid}/events",
         "QD_INGEST_TOKEN": ingest_token(attempt.uid),
+        # Trainers that report to Kubeflow report here instead, unasked.
+        "KUBEFLOW_TRAINER_STATUS_URL": f"{settings.CONFIG.base_url}/api/v1/ingest/attempts/{attempt.uid}/status",
     }
     if attempt.resume_from:
         environment["QD_RESUME_FROM"] = attempt.resume_from

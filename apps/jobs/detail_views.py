@@ -24,6 +24,7 @@ from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
+from apps.jobs.progress_selectors import series_of
 from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
@@ -167,6 +168,7 @@ class JobCurve(JobPage):
                 "lost_loss": curve.lost_loss,
                 "tokens_per_s": curve.tokens_per_s,
                 "step_s": [took.get(step) for step in curve.steps],
+                "series": series_of(points, curve.steps),
                 "joins": curve.joins,
                 "is_open": not job.has_ended,
             }

@@ -8,6 +8,9 @@ from django.utils.translation import gettext as _
 from apps.core.errors import BadQuery
 from apps.jobs.detail_views import JobPage, thinned
 from apps.jobs.evidence import SOURCES, happenings_of, node_readings, source_label, step_times
+from apps.jobs.permissions import can_cancel_job
+from apps.jobs.progress_selectors import job_pace, job_utilisation, series_names
+from apps.jobs.progress_views import model_form
 from apps.jobs.selectors import nodes_of, progress_of
 
 
@@ -26,6 +29,11 @@ class JobMetrics(JobPage):
         runs = attempt is not None and attempt.started_at is not None and attempt.ended_at is None
         context |= {
             "has_curve": len(points) > 1,
+            "may_edit_model": can_cancel_job(self.actor, job),
+            "pace": job_pace(points),
+            "use": job_utilisation(job),
+            "series": series_names(points),
+            "model_form": model_form(job.model_facts),
             "table": [(p, took.get(p.step)) for p in thinned(points, 60)],
             "readings": node_readings(nodes_of(job, attempt)) if runs else [],
             "runs": runs,

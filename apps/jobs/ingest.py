@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,8 @@ from apps.core.errors import Refusal
 from apps.intents.services import intent_ask
 from apps.jobs.log_levels import level_of
 from apps.jobs.log_services import ROLL_INTENT, SEGMENT_BYTES
-from apps.jobs.models import Attempt, Job, LogChunk, ProgressPoint, RunnerStream
+from apps.jobs.models import Attempt, LogChunk, RunnerStream
+from apps.jobs.progress_ingest import progress_take
 from apps.jobs.selectors import attempt_by_uid
 from apps.jobs.states import ATTEMPT_ENDED
 
@@ -180,7 +180,7 @@ def _take(
         elif kind == "log":
             chunks.append(_log(attempt, stream, data, at))
         elif kind == "progress":
-            _progress(attempt, data, at)
+            progress_take(attempt, data, at)
         elif kind == "checkpoint":
             _checkpoint(attempt, data, at, skew)
         elif kind == "checkpoint_gone":
@@ -220,65 +220,6 @@ def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: da
         at=at,
         level=level_of(text),
     )
-
-
-def _number(data: Mapping[str, Any], *names: str) -> float | None:
-    for name in names:
-        value = data.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    return None
-
-
-def _progress(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> None:
-    step = data.get("step")
-    if step is None:
-        # Some programs print a loss per epoch only: the newest figures still go on the job's page.
-        found = {name: _number(data, name) for name in ("loss", "tokens_per_s")}
-        shown = {name: value for name, value in found.items() if value is not None}
-        if shown:
-            Job.objects.filter(pk=attempt.job_id).update(progress_at=at, **shown)
-        return
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62:
-        raise ValueError("step")
-    total = _number(data, "total_steps")
-    point = ProgressPoint(
-        attempt=attempt,
-        step=step,
-        total_steps=int(total) if total is not None else None,
-        loss=_number(data, "loss"),
-        tokens_per_s=_number(data, "tokens_per_s"),
-        learning_rate=_number(data, "learning_rate"),
-        eta_s=_number(data, "eta_s"),
-        at=at,
-    )
-    ProgressPoint.objects.bulk_create(
-        [point],
-        update_conflicts=True,
-        unique_fields=["attempt", "step"],
-        update_fields=["total_steps", "loss", "tokens_per_s", "learning_rate", "eta_s", "at"],
-    )
-    columns: dict[str, Any] = {"step": step, "progress_at": at}
-    for name in ("total_steps", "loss", "tokens_per_s"):
-        if getattr(point, name) is not None:
-            columns[name] = getattr(point, name)
-    columns["eta_s"] = point.eta_s if point.eta_s is not None else _eta(attempt, point)
-    Job.objects.filter(pk=attempt.job_id).update(**columns)
-
-
-def _eta(attempt: Attempt, point: ProgressPoint) -> float | None:
-    """Seconds left at the pace of this attempt's last points; None until there are two steps to compare."""
-    if point.total_steps is None:
-        return None
-    first = ProgressPoint.objects.filter(attempt=attempt, at__lt=point.at).order_by("-id")[:50]
-    points = list(first)
-    if not points:
-        return None
-    oldest = points[-1]
-    steps, seconds = point.step - oldest.step, (point.at - oldest.at).total_seconds()
-    if steps <= 0 or seconds <= 0:
-        return None
-    return max(0.0, (point.total_steps - point.step) * seconds / steps)
 
 
 def _checkpoint(attempt: Attempt, data: Mapping[str, Any], at: datetime, skew: timedelta) -> None:

@@ -13,6 +13,7 @@ from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
 from apps.jobs.ingest import IngestMalformed, attempt_for_token, events_take
 from apps.jobs.models import Attempt
+from apps.jobs.progress_ingest import status_take
 
 
 class IngestSerializer(serializers.Serializer[Any]):
@@ -61,3 +62,24 @@ class Ingest(Endpoint):
             "rejected": [seq for seq, _why in receipt.rejected],
         }
         return Response(body)
+
+
+class StatusSerializer(serializers.Serializer[Any]):
+    """A status post in the shape of Kubeflow Trainer's."""
+
+    trainerStatus = serializers.DictField()  # noqa: N815  (the name is theirs)
+
+
+class Status(Endpoint):
+    """Where a training program posts its progress itself, as it would to Kubeflow's Trainer; same token as the runner's."""
+
+    rights = {"POST": PUBLIC}
+    authentication_classes: list[Any] = []
+    throttle_classes: list[Any] = []
+    serializer_class = StatusSerializer
+
+    def post(self, request: Request, uid: str) -> Response:
+        """Store step, metrics, percentage and time left; what is not given stays."""
+        attempt = attempt_of(request, uid)
+        status_take(attempt, request.data)
+        return Response({"trainerStatus": request.data["trainerStatus"]})

@@ -96,6 +96,8 @@ class Job(Reconciled):
     loss = models.FloatField(null=True, blank=True)
     tokens_per_s = models.FloatField(null=True, blank=True)
     eta_s = models.FloatField(null=True, blank=True)
+    percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    model_facts = models.JSONField(default=dict, blank=True)
     progress_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -244,7 +246,10 @@ class LogChunk(models.Model):
 
 
 class ProgressPoint(models.Model):
-    """One step as the job reported it; curves join the attempts by step."""
+    """One step as the job reported it; curves join the attempts by step.
+
+    ``metrics`` are further series by name, such as grad_norm: finite numbers, at most 20 of them.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="progress_points")
     step = models.BigIntegerField()
@@ -253,6 +258,7 @@ class ProgressPoint(models.Model):
     tokens_per_s = models.FloatField(null=True, blank=True)
     learning_rate = models.FloatField(null=True, blank=True)
     eta_s = models.FloatField(null=True, blank=True)
+    metrics = models.JSONField(default=dict, blank=True)
     at = models.DateTimeField()
 
     class Meta:

@@ -48,7 +48,7 @@
       };
     }
     function draw(name, series, columns) {
-      var box = root.querySelector('[data-plot="' + name + '"]');
+      var box = root.querySelector('[data-plot="' + window.CSS.escape(name) + '"]');
       if (!box) { return; }
       var data = [latest.steps].concat(columns);
       if (plots[name]) { plots[name].setData(data); return; }
@@ -86,6 +86,9 @@
         [curve.loss].concat(lost ? [curve.lost_loss] : []));
       draw("tokens_per_s", [line("tokens/s", "--qd-s1")], [curve.tokens_per_s]);
       draw("step_s", [line("s", "--qd-s1")], [curve.step_s]);
+      Object.keys(curve.series || {}).forEach(function (name) {
+        draw(name, [line(name, "--qd-s1")], [curve.series[name]]);
+      });
     }
     function load() {
       if (document.hidden) { window.setTimeout(load, EVERY_MS); return; }

@@ -81,7 +81,7 @@ LINES = [
         "torchtitan",
         "[titan] 2025-01-01 00:00:00,000 - root - INFO - step: 10  loss:  8.1234  grad_norm:  1.5021  "
         "memory: 10.00GiB(12.34%)  tps: 1,234  tflops: 12.30  mfu: 4.50%",
-        {"step": 10, "loss": 8.1234, "grad_norm": 1.5021, "tokens_per_s": 1234},
+        {"step": 10, "loss": 8.1234, "grad_norm": 1.5021, "tokens_per_gpu_s": 1234},
     ),
     (
         "imagenet_example",
