@@ -3,8 +3,8 @@
 
     python3 -I quarterdeck_runner.py [--role batch|node] -- COMMAND [ARGUMENT...]
     python3 -I quarterdeck_runner.py --role node          only say that this node lives, until SIGTERM
-    srun python3 -I "$QD_RUNNER" --role rank -- COMMAND   each rank's output apart: rank 0 into the job's output as ever,
-                                                          every other one into its own file and its own log
+    srun python3 -I "$QD_RUNNER" --role rank -- COMMAND   each rank's output apart: rank 0 into the job's output as
+                                                          ever, every other one into its own file and its own log
     python3 -I quarterdeck_runner.py --drain SPOOL_DIR
 
 -I because a job's PYTHONPATH may hold a module named like one of the standard library. One file, Python 3.8 or later,
@@ -1081,7 +1081,9 @@ class Poster:
             began = time.monotonic()
             delay_s = self.guarded_step()
             if delay_s == 0 and not self.hurry.is_set():
-                delay_s = max(interval_s, self.told_s) - (time.monotonic() - began)  # a full batch comes back with a negative delay
+                delay_s = max(interval_s, self.told_s) - (
+                    time.monotonic() - began
+                )  # a full batch comes back with a negative delay
             if delay_s > 0:
                 if self.hurry.is_set():
                     time.sleep(min(delay_s, 1.0))

@@ -67,11 +67,11 @@ class Ingest(Endpoint):
 class StatusSerializer(serializers.Serializer[Any]):
     """A status post in the shape of Kubeflow Trainer's."""
 
-    trainerStatus = serializers.DictField()  # noqa: N815  (the name is theirs)
+    trainerStatus = serializers.DictField()
 
 
 class Status(Endpoint):
-    """Where a training program posts its progress itself, as it would to Kubeflow's Trainer; same token as the runner's."""
+    """Where a training program posts its progress itself, as it would to Kubeflow's Trainer; the runner's token."""
 
     rights = {"POST": PUBLIC}
     authentication_classes: list[Any] = []
@@ -81,5 +81,5 @@ class Status(Endpoint):
     def post(self, request: Request, uid: str) -> Response:
         """Store step, metrics, percentage and time left; what is not given stays."""
         attempt = attempt_of(request, uid)
-        status_take(attempt, request.data)
-        return Response({"trainerStatus": request.data["trainerStatus"]})
+        told = status_take(attempt, request.data)
+        return Response({"trainerStatus": told})

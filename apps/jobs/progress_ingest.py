@@ -1,4 +1,4 @@
-"""What a job says of its progress: the runner's progress events, and status posts in the shape of Kubeflow's Trainer."""
+"""What a job says of its progress: the runner's progress events, and status posts in Kubeflow Trainer's shape."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def _problem(pointer: str, detail: str) -> InvalidInput:
     return InvalidInput(f"{pointer}: {detail}", problems=(found,))
 
 
-def status_take(attempt: Attempt, body: Any) -> None:
+def status_take(attempt: Attempt, body: Any) -> Mapping[str, Any]:
     """Take a status post: ``{"trainerStatus": {progressPercentage, estimatedRemainingSeconds, metrics, …}}``.
 
     The shape is that of Kubeflow Trainer's runtime status (KEP-2779): ``metrics`` is a list of name and value, values
-    as text. Raises InvalidInput naming the member that cannot be read; nothing is stored then.
+    as text. Returns what was told. Raises InvalidInput naming the member that cannot be read; nothing is stored then.
     """
     told = body.get("trainerStatus") if isinstance(body, Mapping) else None
     if not isinstance(told, Mapping):
@@ -136,6 +136,7 @@ def status_take(attempt: Attempt, body: Any) -> None:
         columns["eta_s"] = data["eta_s"] = float(left)
     Job.objects.filter(pk=attempt.job_id).update(**columns)
     progress_take(attempt, data, at)
+    return told
 
 
 def _told_metrics(listed: Any) -> dict[str, Any]:

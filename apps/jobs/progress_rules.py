@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def pace_of(reports: Sequence[tuple[int, float]]) -> Pace | None:
     """
     stretches = [
         (step - before, at - earlier)
-        for (before, earlier), (step, at) in zip(reports, reports[1:], strict=False)
+        for (before, earlier), (step, at) in itertools.pairwise(reports)
         if step > before and at > earlier
     ]
     steps = sum(count for count, _seconds in stretches)

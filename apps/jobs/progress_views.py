@@ -56,5 +56,6 @@ class JobModel(Page):
                 messages.error(request, refusal.detail)
         else:
             for name, errors in form.errors.items():
-                messages.error(request, f"{form.fields[name].label if name in form.fields else ''}: {' '.join(errors)}")
+                label = form.fields[name].label if name in form.fields else ""
+                messages.error(request, f"{label}: {' '.join(str(error) for error in errors)}")
         return HttpResponseRedirect(reverse("job-metrics", args=[job.uid]))

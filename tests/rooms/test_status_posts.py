@@ -47,7 +47,7 @@ def test_a_status_becomes_step_curve_and_time_left(client: Client, job: Job, att
         status(
             progressPercentage=45,
             estimatedRemainingSeconds=7200,
-            metrics=metrics(global_step=4500, max_steps=10_000, train_loss=2.31, lr=3e-4, accuracy=0.71, phase="warm-up"),
+            metrics=metrics(global_step=4500, max_steps=10_000, train_loss=2.31, lr=3e-4, accuracy=0.71, phase="x"),
             lastUpdatedTime=clock.iso(clock.now()),
         ),
     )

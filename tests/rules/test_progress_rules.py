@@ -74,7 +74,9 @@ def test_more_than_the_hardware_can_is_flagged() -> None:
         (80_000, 8, "a100", {"parameters": 7e9, "precision": "fp8"}),
     ],
 )
-def test_nothing_is_made_up(tokens_per_s: float | None, gpus: int, gpu_type: str, facts: dict[str, float | str]) -> None:
+def test_nothing_is_made_up(
+    tokens_per_s: float | None, gpus: int, gpu_type: str, facts: dict[str, float | str]
+) -> None:
     assert utilisation(tokens_per_s, gpus, gpu_type, facts) is None
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-CHATTER = "import os, sys\nprint('rank', os.environ['SLURM_PROCID'])\nprint('step 3 loss=2.5')\nprint('odd', file=sys.stderr)"
+CHATTER = (
+    "import os, sys\nprint('rank', os.environ['SLURM_PROCID'])\nprint('step 3 loss=2.5')\nprint('odd', file=sys.stderr)"
+)
 SAID = "rank 3\nstep 3 loss=2.5\n"
 
 
@@ -63,7 +65,8 @@ def test_without_a_folder_the_output_stays_in_the_jobs(ranked, recorder, tmp_pat
 def test_the_portal_says_how_often(bench, recorder):
     recorder.next_post_s = 1.2
     code, _stdout, _stderr = bench.python(
-        "import time\nfor i in range(40): print(i, flush=True); time.sleep(0.05)", env={"QD_POST_INTERVAL_S": "0.05"},
+        "import time\nfor i in range(40): print(i, flush=True); time.sleep(0.05)",
+        env={"QD_POST_INTERVAL_S": "0.05"},
     )
     assert code == 0
     # 2 s of output: the first post, one or two more, and what is left at the end, instead of forty.
