@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
+from apps.core import clock
+from apps.jobs.models import Job
+from apps.jobs.outside_observations import outsiders_adopt
+from apps.jobs.outside_selectors import owned_strangers
+from apps.jobs.queue_models import QueueEntry
 from tests.demo_rows import DemoRows
 
 
@@ -26,3 +33,35 @@ def demo_slurm(rows: DemoRows) -> None:
     SlurmAccount.objects.create(cluster=cluster, account="nlp", team=rows.teams["nlp"], is_default=True)
     SlurmAccount.objects.create(cluster=cluster, account="nlp-eval", team=rows.teams["nlp"])
     SlurmAccount.objects.create(cluster=cluster, account="vision", team=rows.teams["vision"], is_default=True)
+    _outside(cluster)
+
+
+def _outside(cluster: Cluster) -> None:
+    """One job from ssh that runs, one that waits, and one that nobody owns."""
+    now = clock.now()
+    told = {"cluster": cluster, "partition": "train", "node_count": 1, "gpus": 8, "time_limit_min": 720}
+    began = {"state": "RUNNING", "submitted_at": now - timedelta(hours=5), "started_at": now - timedelta(hours=4)}
+    QueueEntry.objects.create(
+        scheduler_id="90431",
+        name="tokenize-web",
+        user_name="member",
+        account="nlp",
+        nodes=["p5-main-6"],
+        **told,
+        **began,
+    )
+    QueueEntry.objects.create(
+        scheduler_id="90437",
+        name="probe-layers",
+        user_name="member",
+        account="nlp",
+        state="PENDING",
+        reason="AssocGrpGRESMinutes",
+        submitted_at=now - timedelta(minutes=40),
+        **told,
+    )
+    QueueEntry.objects.create(
+        scheduler_id="90440", name="bench", user_name="guest7", account="staff", nodes=["p5-main-7"], **told, **began
+    )
+    outsiders_adopt(cluster, owned_strangers(cluster, 10))
+    assert Job.objects.filter(origin="outside").count() == 2

@@ -89,6 +89,9 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p, team__slug='nlp')}")
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
         ),
+        ("job-outside", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}"),
+        ("job-outside-waits", "owner", f"/jobs/{uid(Job, origin='outside', phase='QUEUED')}"),
+        ("job-outside-config", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}/config"),
         ("checkpoints", "owner", "/checkpoints"),
         ("checkpoints-all", "owner", "/checkpoints/all"),
         ("checkpoint-torn", "owner", f"/checkpoints/{uid(Checkpoint, state='TORN')}"),

@@ -27,6 +27,7 @@ QUIET = frozenset(
     {
         "cluster.queue",
         "cluster.nodes",
+        "cluster.outside",
         "cluster.exporters",
         "cluster.reconcile",
         "account.check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -61,6 +62,15 @@ def event(
         data=data or {},
         request_id=request_id_var.get(),
     )
+
+
+def events(rows: Iterable[Event]) -> None:
+    """Append what happened to many things at once; call it inside the transaction of their change."""
+    request_id = request_id_var.get()
+    made = list(rows)
+    for row in made:
+        row.request_id = request_id
+    Event.objects.bulk_create(made, batch_size=500)
 
 
 def entry_digest(entry: Entry, sequence: int, previous: str) -> str:

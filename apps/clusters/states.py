@@ -46,7 +46,7 @@ class TokenStyle(TextChoices):
 class LimitsMode(TextChoices):
     """Whether a team's limits are kept in Slurm's own accounting, too."""
 
-    OFF = "off", _("off")
+    OFF = "off", _("not kept there")
     WATCH = "watch", _("compare only")
     ENFORCE = "enforce", _("write and repair")
 

@@ -7,6 +7,7 @@ from django.shortcuts import render
 
 from apps.clusters.selectors import cluster_for, node_for
 from apps.core.pages import Page
+from apps.jobs.outside_selectors import waste_of
 from apps.jobs.selectors import attempts_on_nodes, job_costs, jobs_visible_to
 from apps.jobs.states import JOB_LIVE
 
@@ -30,6 +31,17 @@ class JobsOnCluster(Page):
             "cluster": cluster,
         }
         return render(request, "jobs/on_cluster.html", context)
+
+
+class NobodysJobs(Page):
+    """Jobs of a cluster's queue that belong to no team: a fragment for the page of its Slurm."""
+
+    right = "clusters.operate"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """A fragment, empty where there are none."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        return render(request, "jobs/nobodys.html", {"waste": waste_of(cluster), "cluster": cluster})
 
 
 class JobsOnNode(Page):

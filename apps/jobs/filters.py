@@ -10,7 +10,7 @@ from django_filters import FilterSet
 from apps.clusters.models import Cluster
 from apps.core.filters import ChoicesFilter, KnownFilter, TextFilter
 from apps.jobs.models import Job
-from apps.jobs.states import JobPhase
+from apps.jobs.states import JobOrigin, JobPhase
 from apps.teams.models import Team
 from apps.teams.selectors import teams_visible_to
 
@@ -25,11 +25,12 @@ def _clusters(actor: Any) -> QuerySet[Cluster]:
 
 
 class JobFilter(FilterSet):  # type: ignore[misc]
-    """By phase, team, owner, cluster, text."""
+    """By phase, team, owner, cluster, where it was submitted, text."""
 
     phase = ChoicesFilter("phase", values=JobPhase.choices)
     team = KnownFilter("team__slug", known=_teams, column="slug")
     cluster = KnownFilter("cluster__name", known=_clusters, column="name")
+    origin = ChoicesFilter("origin", values=JobOrigin.choices)
     owner = TextFilter("owner_name")
     q = TextFilter("name", "uid", "owner_name")
 

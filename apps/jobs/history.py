@@ -252,6 +252,8 @@ def _colour_of(event: Event) -> str:
     match event.kind:
         case "AttemptEnded":
             return ATTEMPT_COLOURS.get(phase, "off")
+        case "BudgetOverdrawn":
+            return "bad"
         case "JobEnded":
             return JOB_COLOURS.get(phase, "off")
         case "AttemptRunning":

@@ -30,6 +30,7 @@ from apps.jobs.log_selectors import (
 )
 from apps.jobs.log_services import segments_want
 from apps.jobs.models import Attempt, Job, LogChunk, RunnerStream
+from apps.jobs.states import JobOrigin
 
 _DOWNLOAD_STEP = 200
 
@@ -69,6 +70,8 @@ def runner_names(job: Job) -> dict[str, str]:
 
 def why_empty(job: Job) -> str:
     """Why a job has no output here; empty while there may be some."""
+    if job.origin == JobOrigin.OUTSIDE:
+        return _("The job was submitted past the portal: its output lies where its own script puts it.")
     attempts = list(Attempt.objects.filter(job=job))
     if any(a.started_at is not None for a in attempts):
         if RunnerStream.objects.filter(attempt__job=job).exists():

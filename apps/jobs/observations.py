@@ -30,7 +30,7 @@ from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import RECOVERABLE, gpu_hours, hold_for
 from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
 from apps.jobs.services import INTENT
-from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobPhase
+from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobOrigin, JobPhase
 from apps.quotas.services import gpus_return
 
 #: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
@@ -194,6 +194,9 @@ def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
     """Decide to end every attempt on a node with a fatal finding."""
     evicted = []
     for attempt in attempts_on_nodes(node.cluster, [node.name]):
+        if attempt.job.origin == JobOrigin.OUTSIDE:
+            # Whoever is not started again from here is not ended from here either: the drain waits for it.
+            continue
         with transaction.atomic():
             if attempt_stop(attempt, "NodeFailure", node.name):
                 _job_event(

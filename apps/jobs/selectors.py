@@ -21,7 +21,7 @@ from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
 from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobPhase
+from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobOrigin, JobPhase
 from apps.teams.permissions import Actor
 
 
@@ -100,6 +100,8 @@ def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
         return _("is already being stopped")
     if not can_cancel_job(actor, job):
         return _("is not yours to stop")
+    if kind == "requeue" and job.origin == JobOrigin.OUTSIDE:
+        return _("was submitted past the portal: it is not started again from here")
     if kind == "requeue" and job.phase != JobPhase.RUNNING:
         return _("does not run: there is nothing to start again")
     return ""
@@ -142,7 +144,10 @@ def attempts_placed(cluster: Cluster) -> list[Attempt]:
     """Attempts that the scheduler of this cluster knows: what the collector compares with."""
     return list(
         Attempt.objects.select_related("job").filter(
-            job__cluster=cluster, phase__in=ATTEMPT_PLACED | {AttemptPhase.SUBMITTING}
+            # Jobs from outside are followed by their rows of the queue, however many there are.
+            job__cluster=cluster,
+            job__origin=JobOrigin.PORTAL,
+            phase__in=ATTEMPT_PLACED | {AttemptPhase.SUBMITTING},
         )
     )
 

@@ -29,6 +29,7 @@ from apps.jobs.pricing import price_on
 from apps.jobs.rules import check_script, fill_template, hold_for
 from apps.jobs.sbatch import check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
+from apps.jobs.states import JobOrigin
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -371,6 +372,8 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
 
     Cancelling twice is one cancel; a cancel overrides a requeue. Raises TransitionConflict when it has ended.
     """
+    if kind == "requeue" and job.origin == JobOrigin.OUTSIDE:
+        raise TransitionConflict(_("job %(name)s was submitted past the portal") % {"name": job.name})
     with transaction.atomic():
         allowed = Job.objects.filter(pk=job.pk, ended_at__isnull=True)
         if kind == "requeue":

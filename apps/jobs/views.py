@@ -24,7 +24,7 @@ from apps.jobs.filters import JobFilter
 from apps.jobs.models import Job
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.selectors import job_costs, jobs_visible_to
-from apps.jobs.states import JOB_LIVE, JobPhase
+from apps.jobs.states import JOB_LIVE, JobOrigin, JobPhase
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
 
@@ -45,6 +45,7 @@ LABELS = {
     "team": gettext_lazy("Team"),
     "cluster": gettext_lazy("Cluster"),
     "owner": gettext_lazy("Owner"),
+    "origin": gettext_lazy("Submitted at"),
     "q": gettext_lazy("Text"),
 }
 
@@ -105,7 +106,10 @@ class JobList(Page):
             JobFilter,
             sorts=SORTS,
             labels=LABELS,
-            words={"phase": lambda value: str(JobPhase(value).label)},
+            words={
+                "phase": lambda value: str(JobPhase(value).label),
+                "origin": lambda value: str(JobOrigin(value).label),
+            },
             columns=COLUMNS,
         )
         rows = rows_of(self.actor, found.rows)
@@ -119,6 +123,7 @@ class JobList(Page):
             "has_live": any(not row.job.has_ended for row in rows),
             "newer": 0,
             "phases": JobPhase.choices,
+            "origins": JobOrigin.choices,
             "live_phases": ",".join(sorted(JOB_LIVE)),
             "teams": list(teams_visible_to(self.actor, "jobs.view")[:200]),
             "clusters": list(clusters_visible_to(self.actor)[:200]),

@@ -22,6 +22,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-new", "", "operators"),
     ("cluster-edit", "cluster", "operators"),
     ("cluster-slurm", "cluster", "operators"),
+    ("jobs-nobodys", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
     ("cluster", "pcs", "everyone"),
     ("cluster", "eks", "everyone"),

@@ -22,7 +22,7 @@ MAY = {
     "admins": {"admin"},
 }
 PEOPLE = ("outsider", "member", "owner", "lead", "operator", "admin")
-FRAGMENTS = {"jobs-on-cluster", "jobs-on-node", "health-node-grid", "fleets-burn", "audit-chain"}
+FRAGMENTS = {"jobs-nobodys", "jobs-on-cluster", "jobs-on-node", "health-node-grid", "fleets-burn", "audit-chain"}
 FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.collectors import ec2, exporters, slurm
+from worker.collectors import ec2, exporters, outside, slurm
 from worker.collectors import reservations as reserved
 from worker.engine import Reconciler
 from worker.reconcilers import (
@@ -36,6 +36,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "cluster.connect": clusters.connect,
     "cluster.queue": slurm.queue,
     "cluster.nodes": slurm.nodes,
+    "cluster.outside": outside.follow,
     "cluster.exporters": exporters.read_all,
     "cluster.reconcile": managed.reconcile,
     "group.reconcile": groups.reconcile,

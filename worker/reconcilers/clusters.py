@@ -48,4 +48,6 @@ def connect(uid: str) -> Outcome:
     if first:
         for kind in COLLECTORS:
             intent_ask(kind, cluster.uid)
+    # It goes on by itself; asked again, it is soon there on a cluster that was connected before it existed.
+    intent_ask("cluster.outside", cluster.uid)
     return again(RECHECK_S)

@@ -15,13 +15,14 @@ from django.utils.translation import gettext_noop as _
 from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.core.said import Said, said
+from apps.intents.services import intent_ask
 from apps.jobs import observations as obs
 from apps.jobs.action_observations import limit_follow
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
-from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobPhase
+from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin, JobPhase
 from worker import doors
 from worker.collectors.slurm import seen_of
 from worker.engine import DONE, Outcome, again
@@ -53,6 +54,8 @@ def reconcile(uid: str) -> Outcome:
         obs.job_end(job, JobPhase.FAILED, reason="Lost", message=said(_("the job has no attempt")))
         return DONE
     attempt.job = job
+    if job.origin == JobOrigin.OUTSIDE:
+        return _stop_outsider(job, attempt)
     if attempt.phase in ATTEMPT_ENDED:
         return _after_end(job, attempt)
     if job.stop_kind == "cancel":
@@ -70,6 +73,21 @@ def reconcile(uid: str) -> Outcome:
             return _resolve_doubt(job, attempt)
         case _:
             return _follow(job, attempt)
+
+
+def _stop_outsider(job: Job, attempt: Attempt) -> Outcome:
+    """A job from outside is followed by the collector; here only someone's cancel is sent."""
+    if job.stop_kind != "cancel" or attempt.phase in ATTEMPT_ENDED:
+        return DONE
+    obs.job_cancelling(job)
+    obs.attempt_stop(attempt, "Cancelled")
+    if attempt.stop_sent_at is None or clock.now() - attempt.stop_sent_at > RESEND_STOP:
+        try:
+            doors.scheduler_for(job.cluster, job.stop_as).cancel(attempt.scheduler_id)
+        except NotFound:
+            intent_ask("cluster.outside", job.cluster.uid)
+        obs.attempt_stop_sent(attempt)
+    return again(RESEND_STOP.total_seconds())
 
 
 def _submit(job: Job, attempt: Attempt) -> Outcome:
