@@ -20,7 +20,7 @@ from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
-from apps.jobs import action_api, ingest_api, log_api, progress_api, sbatch_api, stop_api
+from apps.jobs import action_api, array_api, ingest_api, log_api, progress_api, sbatch_api, spec_api, stop_api
 from apps.jobs import api as jobs
 from apps.quotas import api as quotas
 from apps.storage import api as storage
@@ -95,6 +95,8 @@ urlpatterns = [
     path("jobs/<str:uid>/logs", log_api.JobLogs.as_view(), name="job-logs"),
     path("jobs/<str:uid>/logs/search", log_api.JobLogSearch.as_view(), name="job-logs-search"),
     path("jobs/<str:uid>/logs/first-error", log_api.JobLogFirstError.as_view(), name="job-logs-error"),
+    path("jobs/<str:uid>/tasks", array_api.JobTasks.as_view(), name="job-tasks"),
+    path("jobs/<str:uid>/spec", spec_api.JobSpecBody.as_view(), name="job-spec"),
     path("jobs/<str:uid>/actions", action_api.JobActions.as_view(), name="job-actions"),
     path("jobs/<str:uid>/progress", jobs.JobProgress.as_view(), name="job-progress"),
     path("jobs/<str:uid>/model", progress_api.JobModel.as_view(), name="job-model"),

@@ -1158,7 +1158,7 @@ class Poster:
         """POST once: (status, parsed answer or None, Retry-After in s). Raises OSError when nothing answers."""
         if self.opener is None:
             self.opener = self.build_opener()
-        identity = {key: self.spool.identity.get(key) for key in ("id", "version", "node", "role", "rank")}
+        identity = {key: self.spool.identity.get(key) for key in ("id", "version", "node", "role", "rank", "task")}
         identity["clock"] = utc()
         body = b'{"runner":%s,"events":[%s]}' % (json.dumps(identity).encode(), b",".join(line.raw for line in batch))
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
@@ -1469,6 +1469,7 @@ class Run:
             "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             "role": self.role,
             "rank": own_rank() if self.role == "rank" else None,
+            "task": int(task) if (task := os.environ.get("SLURM_ARRAY_TASK_ID", "")).isdigit() else None,
             "attempt": os.environ.get("QD_ATTEMPT", ""),
             "url": self.poster.url,
         }

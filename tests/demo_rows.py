@@ -88,8 +88,8 @@ class _Seed(Site):
 
     def train(self, attempt: Any, began: float, until: float, first: int, last: int, total: int) -> None:
         """Progress points, log and charges from ``began + 2`` to ``until`` minutes ago."""
+        from apps.jobs.charges import attempt_charge
         from apps.jobs.models import Job, ProgressPoint
-        from apps.jobs.observations import attempt_charge
 
         count = 160
         points = []

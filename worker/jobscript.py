@@ -52,7 +52,7 @@ def working_directory(job: Job) -> str:
 
 def early_output(job: Job, attempt: Attempt) -> str:
     """Where Slurm writes until the script has made the job's folder; it starts nothing whose output it cannot open."""
-    return f"{job.cluster.working_root}/.quarterdeck-{attempt.uid}.out"
+    return f"{job.cluster.working_root}/.quarterdeck-{attempt.uid}{'_%a' if attempt.array else ''}.out"
 
 
 def _own_folder(job: Job) -> str:
@@ -78,14 +78,22 @@ def batch_script(job: Job, attempt: Attempt) -> str:
     script = base64.encodebytes(job.script.encode()).decode()
     shebang = job.script.split("\n", 1)[0]
     interpreter = shebang[2:].strip() if shebang.startswith("#!") else "/bin/bash"
+    # Each task of an array has its own folder for the runner, its own output and its own checkpoints.
+    task, mine, early = "", "", shlex.quote(early_output(job, attempt))
+    if attempt.array:
+        task, mine = "/task-$SLURM_ARRAY_TASK_ID", "_$SLURM_ARRAY_TASK_ID"
+        mine_checkpoints = 'export QD_CHECKPOINT_DIR="$QD_CHECKPOINT_DIR/task-$SLURM_ARRAY_TASK_ID"\n'
+        early = shlex.quote(early_output(job, attempt).removesuffix("_%a.out")) + '"_$SLURM_ARRAY_TASK_ID.out"'
+    else:
+        mine_checkpoints = ""
     return f"""#!/bin/bash
 # {job.name}, attempt {attempt.number}, submitted by Quarterdeck
 set -u
-{_own_folder(job)}qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}"
+{_own_folder(job)}{mine_checkpoints}qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}{task}"
 mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" && cd "$QD_WORKING_DIRECTORY" || exit 1
 # Slurm's own file caught what went wrong until here; from now on the output lies beside the job.
-exec > "attempt-{attempt.number}.out" 2>&1 || exit 1
-rm -f {shlex.quote(early_output(job, attempt))}
+exec > "attempt-{attempt.number}{mine}.out" 2>&1 || exit 1
+rm -f {early}
 base64 -d > "$qd_dir/quarterdeck_runner.py" <<'QD_RUNNER'
 {runner}QD_RUNNER
 base64 -d > "$qd_dir/script" <<'QD_SCRIPT'
@@ -136,6 +144,7 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         working_directory=job.cluster.working_root,
         environment=environment,
         account=job.slurm_account,
+        array=attempt.array,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
         options=tuple(option.plain for option in kept_options(job.slurm_options)),

@@ -126,7 +126,7 @@ def limit_follow(job: Job, attempt: Attempt, new: int | None) -> bool:
             return False
         job.time_limit_min = new
         hours, usd = (
-            a - b
+            (a - b) * attempt.tasks
             for a, b in zip(
                 hold_for(job.nodes, job.gpus_per_node, new, job.usd_per_gpu_hour),
                 hold_for(job.nodes, job.gpus_per_node, old, job.usd_per_gpu_hour),

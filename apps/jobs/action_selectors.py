@@ -14,6 +14,7 @@ from apps.core import clock, units
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import Wish
 from apps.jobs.action_states import ACTION_OPEN, HELD_REASONS, ActionKind
+from apps.jobs.array_rules import array_of
 from apps.jobs.block_ends import longest_limit, minutes_left_on
 from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
@@ -123,6 +124,8 @@ def _problem(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> str
             return _("is held: release it first, Slurm would forget the hold")
         case ActionKind.PRIORITY if wish.nice < 0 and not is_operator(actor):
             return _("may not pass others: only operators set a nice below zero")
+        case ActionKind.CANCEL_TASK if wish.task not in array_of(attempt.array).tasks or not attempt.array:
+            return _("has no task %(task)s in this attempt") % {"task": wish.task}
         case ActionKind.PARTITION if runs:
             return _("runs already: it cannot move to another partition")
     return ""
@@ -141,6 +144,8 @@ def _line(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> Action
             outcome = _("may start again when its turn comes")
         case ActionKind.SIGNAL:
             outcome = _("gets %(signal)s; a program that does not handle it ends") % {"signal": wish.signal}
+        case ActionKind.CANCEL_TASK:
+            outcome = _("task %(task)s is ended; the others go on") % {"task": wish.task}
         case _:
             outcome = _("gets nice %(nice)s; the higher, the later its turn") % {"nice": wish.nice}
     return ActionLine(job, outcome, attempt=attempt, parameters=wish.parameters)
@@ -161,8 +166,8 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
         facts = {"asked": new, "most": max(0, left + ran_min)}
         text = _("%(asked)s min; the block that its nodes belong to ends first, at most %(most)s min fit")
         return ActionLine(job, problem=text % facts)
-    hours, usd = _held(job, new)
-    old_hours, old_usd = _held(job, old)
+    hours, usd = _held(job, attempt, new)
+    old_hours, old_usd = _held(job, attempt, old)
     words = {"new": units.duration(new * 60), "old": units.duration(old * 60), "usd": units.usd(abs(usd - old_usd))}
     if new > old:
         outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s more is held") % words
@@ -177,8 +182,9 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
     return ActionLine(job, outcome, "", usd - old_usd, hours - old_hours, attempt, wish.parameters)
 
 
-def _held(job: Job, minutes: int, rate: Decimal | None = None) -> tuple[Decimal, Decimal]:
-    return hold_for(job.nodes, job.gpus_per_node, minutes, job.usd_per_gpu_hour if rate is None else rate)
+def _held(job: Job, attempt: Attempt, minutes: int, rate: Decimal | None = None) -> tuple[Decimal, Decimal]:
+    hours, usd = hold_for(job.nodes, job.gpus_per_node, minutes, job.usd_per_gpu_hour if rate is None else rate)
+    return hours * attempt.tasks, usd * attempt.tasks
 
 
 def _left_before_block(job: Job, attempt: Attempt, runs: bool) -> int | None:
@@ -209,8 +215,8 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
     price = price_on(job.cluster, nodes, job.gpu_type or nodes[0].gpu_type)
     if price is None:
         return ActionLine(job, problem=_("no price is known for the nodes of %(name)s") % {"name": wish.partition})
-    _hours, usd = _held(job, job.time_limit_min, price[0])
-    _same, old_usd = _held(job, job.time_limit_min)
+    _hours, usd = _held(job, attempt, job.time_limit_min, price[0])
+    _same, old_usd = _held(job, attempt, job.time_limit_min)
     facts = {"name": wish.partition, "rate": units.usd(price[0]), "usd": units.usd(abs(usd - old_usd))}
     if usd > old_usd:
         outcome = _("moves to %(name)s at %(rate)s a GPU-hour; %(usd)s more is held") % facts

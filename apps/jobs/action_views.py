@@ -32,6 +32,7 @@ _MEMBERS = {
     ActionKind.PRIORITY: "nice",
     ActionKind.PARTITION: "partition",
     ActionKind.TIME_LIMIT: "time_limit_min",
+    ActionKind.CANCEL_TASK: "task",
 }
 
 
@@ -81,7 +82,8 @@ class JobsAct(Page):
         context["going"] = [line for line in lines if not line.problem]
         context["skipped"] = [line for line in lines if line.problem]
         context["usd"] = sum((line.usd for line in lines if not line.problem), Decimal(0))
-        part = "#plan" if request.GET.get("value") is not None and is_htmx(request) else "#preview"
+        is_typed = request.GET.get("value") is not None and kind != ActionKind.CANCEL_TASK
+        part = "#plan" if is_typed and is_htmx(request) else "#preview"
         return render(request, f"jobs/act.html{part}", context)
 
     def post(self, request: HttpRequest) -> HttpResponse:

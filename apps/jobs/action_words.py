@@ -29,6 +29,8 @@ def verb_words(kind: str, given: Mapping[str, Any]) -> str:
             return _("set its nice to %(nice)s") % {"nice": given.get("nice")}
         case ActionKind.PARTITION:
             return _("move it to partition %(name)s") % {"name": given.get("partition")}
+        case ActionKind.CANCEL_TASK:
+            return _("cancel its task %(task)s") % {"task": given.get("task")}
         case ActionKind.TIME_LIMIT:
             minutes = given.get("time_limit_min")
             return _("set its time limit to %(limit)s") % {

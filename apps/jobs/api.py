@@ -52,6 +52,8 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
         fields = [
             "uid",
             "number",
+            "array",
+            "tasks",
             "phase",
             "phase_since",
             "scheduler_id",
@@ -109,6 +111,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "message",
             "recoveries",
             "slurm_options",
+            "array",
+            "tasks",
+            "tasks_at_once",
             "max_recoveries",
             "excluded_nodes",
             "usd_per_gpu_hour",
@@ -185,6 +190,13 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         default=list,
         max_length=100,
         help_text="Further options as sbatch takes them, such as --constraint=h100; #SBATCH lines are read by import.",
+    )
+    array = serializers.CharField(
+        max_length=4000,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Tasks of a job array as Slurm writes them, such as 0-9 or 0-99%10.",
     )
     max_recoveries = serializers.IntegerField(default=3)
     trim = serializers.BooleanField(

@@ -92,6 +92,7 @@ class JobPage(Page):
             "tab": self.tab,
             "tabs": [
                 ("overview", "job", _("Overview")),
+                *([("tasks", "job-tasks", _("Tasks"))] if job.array else []),
                 ("logs", "job-logs", _("Logs")),
                 ("metrics", "job-metrics", _("Metrics")),
                 ("checkpoints", "job-checkpoints", _("Checkpoints")),
@@ -234,6 +235,7 @@ class JobConfig(JobPage):
             "partition": job.partition,
             "environment": job.environment,
             "slurm_options": job.slurm_options,
+            "array": job.array,
             "max_recoveries": job.max_recoveries,
             "script": job.script,
         }

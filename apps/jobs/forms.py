@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.core.forms import NamingForm
+from apps.jobs.array_rules import parse_array
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
@@ -128,6 +129,12 @@ class JobForm(NamingForm):
         help_text=gettext_lazy("One NAME=value a line."),
     )
 
+    array = forms.CharField(
+        label=gettext_lazy("Array"),
+        required=False,
+        max_length=4000,
+        help_text=gettext_lazy("Tasks of the same size, such as 0-9 or 0-99%10 (ten at once); empty: one job."),
+    )
     slurm_options = forms.CharField(
         label=gettext_lazy("More Slurm options"),
         required=False,
@@ -147,6 +154,7 @@ class JobForm(NamingForm):
         "tasks_per_node",
         "cpus_per_task",
         "memory",
+        "array",
         "slurm_options",
     )
 
@@ -157,6 +165,7 @@ class JobForm(NamingForm):
         "memory": 0,
         "partition": "",
         "environment": {},
+        "array": "",
         "slurm_options": [],
         "max_recoveries": 0,
     }
@@ -272,6 +281,14 @@ class JobForm(NamingForm):
             found[name.strip()] = value.strip()
         return found
 
+    def clean_array(self) -> str:
+        """As Slurm reads it."""
+        text = self.cleaned_data["array"].strip()
+        try:
+            return parse_array(text).text if text else ""
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
     def clean_slurm_options(self) -> list[str]:
         """One option a line; what is none is refused by its words."""
         lines = [line for line in self.cleaned_data["slurm_options"].splitlines() if line.strip()]
@@ -313,6 +330,7 @@ class JobForm(NamingForm):
             partition=data["partition"],
             environment=data["environment"],
             slurm_options=data["slurm_options"],
+            array=data["array"],
             max_recoveries=data["max_recoveries"],
             template=template,
             template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
@@ -365,6 +383,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "max_recoveries": job.max_recoveries,
         "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
         "slurm_options": "\n".join(job.slurm_options),
+        "array": job.array,
     }
     if is_template:
         values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}

@@ -111,6 +111,7 @@ def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[An
                 "role": str(runner.get("role", "batch"))[:8],
                 "node": str(runner.get("node", ""))[:120],
                 "rank": _rank(runner.get("rank")),
+                "task": _rank(runner.get("task")),
             },
         )
         # Locked so that two deliveries of the same batch are stored one after the other, the second as a repeat.
@@ -180,7 +181,9 @@ def _take(
         elif kind == "log":
             chunks.append(_log(attempt, stream, data, at))
         elif kind == "progress":
-            progress_take(attempt, data, at)
+            # Steps of different tasks of an array are different curves: none of them is the job's.
+            if not attempt.array:
+                progress_take(attempt, data, at)
         elif kind == "checkpoint":
             _checkpoint(attempt, data, at, skew)
         elif kind == "checkpoint_gone":
@@ -243,7 +246,8 @@ def _checkpoint(attempt: Attempt, data: Mapping[str, Any], at: datetime, skew: t
 def _exit(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any]) -> None:
     code, signal = data.get("code"), data.get("signal")
     stream.exit_code = code if isinstance(code, int) else None
-    if stream.role == "batch":
+    # The end of one task of an array is not the end of all.
+    if stream.role == "batch" and not attempt.array:
         Attempt.objects.filter(pk=attempt.pk).update(
             runner_exit_code=code if isinstance(code, int) else None,
             runner_exit_signal=signal if isinstance(signal, int) else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet, Sum
 
 from apps.jobs.log_levels import ERROR, level_of
 from apps.jobs.log_models import LogSegment
-from apps.jobs.models import Job, LogChunk
+from apps.jobs.models import Job, LogChunk, RunnerStream
 
 MAX_CHUNKS: Final = 500
 #: What the shortest useful search is: one letter would match nearly every line.
@@ -212,3 +212,10 @@ def log_bytes(job: Job) -> tuple[int, int]:
     here = LogChunk.objects.filter(attempt__job=job).aggregate(total=Sum("size"))["total"] or 0
     there = _away(job, LogWindow()).aggregate(total=Sum("raw_bytes"))["total"] or 0
     return int(here), int(there)
+
+
+def task_runners(job: Job, tasks: Sequence[int]) -> dict[tuple[int, int], str]:
+    """The runner that reported each of these tasks' output, by (attempt number, task)."""
+    rows = RunnerStream.objects.filter(attempt__job=job, task__in=list(tasks), role="batch")
+    found = rows.values_list("attempt__number", "task", "runner_id")
+    return {(number, task): runner for number, task, runner in found if task is not None}

@@ -60,6 +60,8 @@ def runner_names(job: Job) -> dict[str, str]:
     found: dict[str, str] = {}
     for row in sorted(rows, key=lambda r: (r.attempt.number, -1 if r.rank is None else r.rank, r.pk)):
         name = _("rank %(rank)s") % {"rank": row.rank} if row.rank is not None else row.node or row.role
+        if row.task is not None:
+            name = _("task %(task)s") % {"task": row.task} + f" · {name}"
         if row.rank is not None and row.node:
             name += f" · {row.node}"
         if several:

@@ -49,7 +49,8 @@ class Job(Reconciled):
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
     ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
     The price is a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options``
-    are handed to Slurm as they are, each ``--name=value``.
+    are handed to Slurm as they are, each ``--name=value``. ``array`` ("0-9%2", "" for none) has ``tasks`` of this
+    size, of which ``tasks_at_once`` can run at the same time.
     """
 
     uid_prefix = "job"
@@ -73,6 +74,9 @@ class Job(Reconciled):
     partition = models.CharField(max_length=60, blank=True, default="")
     environment = models.JSONField(default=dict)
     slurm_options = models.JSONField(default=list)
+    array = models.TextField(blank=True, default="")
+    tasks = models.PositiveIntegerField(default=1)
+    tasks_at_once = models.PositiveIntegerField(default=1)
     max_recoveries = models.PositiveSmallIntegerField(default=3)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_kind = models.CharField(max_length=8, blank=True, default="")
@@ -118,7 +122,12 @@ class Job(Reconciled):
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """GPUs that it can have at the same time."""
+        return self.gpus_per_task * self.tasks_at_once
+
+    @property
+    def gpus_per_task(self) -> int:
+        """GPUs of the job, or of each task of an array."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -131,9 +140,9 @@ class Attempt(models.Model):
     """One submission of a job to its scheduler; its uid is the scheduler's ``comment``.
 
     ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
-    ``slurm_user`` and ``slurm_account`` are what it was submitted with.
-    ``avoided_nodes`` are those it was submitted without because their block ends before it would.
-    ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` says why we ended it
+    ``slurm_user`` and ``slurm_account`` are what it was submitted with. ``array`` are the tasks of a job array that it
+    runs, ``tasks`` how many. ``avoided_nodes`` are those it was submitted without because their block ends before it
+    would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` says why we ended it
     ourselves. ``charged_until_at`` is how far the ledger has been charged.
     """
 
@@ -141,6 +150,8 @@ class Attempt(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField()
     created_at = models.DateTimeField(default=clock.now)
+    array = models.TextField(blank=True, default="")
+    tasks = models.PositiveIntegerField(default=1)
     slurm_user = models.CharField(max_length=60, blank=True, default="")
     slurm_account = models.CharField(max_length=60, blank=True, default="")
     resume_from = models.CharField(max_length=700, blank=True, default="")
@@ -198,6 +209,7 @@ class RunnerStream(models.Model):
     runner_id = models.CharField(max_length=64)
     role = models.CharField(max_length=8, default="batch")
     node = models.CharField(max_length=120, blank=True, default="")
+    task = models.PositiveIntegerField(null=True, blank=True)
     rank = models.PositiveIntegerField(null=True, blank=True)
     log_bytes = models.PositiveBigIntegerField(default=0)
     acknowledged_seq = models.PositiveBigIntegerField(default=0)

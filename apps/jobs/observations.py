@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -25,16 +24,17 @@ from apps.costs.states import Unit
 from apps.health.models import Finding
 from apps.health.states import FATAL, LIVE
 from apps.intents.services import intent_ask
+from apps.jobs.array_rules import compressed, state_of
+from apps.jobs.array_selectors import tally_of, tasks_to_run_again
+from apps.jobs.charges import attempt_charge
 from apps.jobs.log_services import ROLL_INTENT
 from apps.jobs.models import Attempt, Job
-from apps.jobs.rules import RECOVERABLE, gpu_hours, hold_for
+from apps.jobs.rules import RECOVERABLE, hold_for, is_final_state
 from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
 from apps.jobs.services import INTENT
 from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobOrigin, JobPhase
 from apps.quotas.services import gpus_return
 
-#: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
-LIMIT_GRACE = timedelta(minutes=5)
 #: Reason of a waiting job that the portal has not given to the scheduler.
 HELD_BACK = "HeldBack"
 
@@ -75,6 +75,27 @@ def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
     for name, value in new.items():
         setattr(attempt, name, value)
     return True
+
+
+def array_observe(attempt: Attempt) -> bool:
+    """Store what all tasks of an array come to, from their entries; True when it differed."""
+    tally = tally_of(attempt)
+    state = state_of(tally.states, attempt.tasks, has_started=tally.started_at is not None)
+    if not state:
+        return False
+    ended = is_final_state(state)
+    seen = Seen(
+        state=state,
+        reason=tally.reason,
+        nodes=tuple(tally.nodes),
+        started_at=tally.started_at,
+        ended_at=tally.ended_at if ended else None,
+        expected_start_at=tally.expected_start_at,
+        exit_code=tally.exit_code if ended else None,
+        signal=tally.signal if ended else None,
+        time_limit_min=tally.time_limit_min,
+    )
+    return attempt_observe(attempt, seen)
 
 
 def attempt_unseen(attempt: Attempt) -> None:
@@ -223,34 +244,6 @@ def attempt_stop_sent(attempt: Attempt) -> None:
     move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.STOPPING, stop_sent_at=clock.now())
 
 
-def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
-    """Charge an attempt up to an instant; the USD charged. A second call for the same span charges nothing."""
-    job = attempt.job
-    if attempt.started_at is None:
-        return Decimal(0)
-    start = max(attempt.started_at, attempt.charged_until_at or attempt.started_at)
-    # Slurm ends a job at its limit: whatever the clock says, longer than that it has not run.
-    until = min(until, attempt.started_at + timedelta(minutes=job.time_limit_min) + LIMIT_GRACE)
-    if until <= start:
-        return Decimal(0)
-    seconds = (until - start).total_seconds()
-    hours = gpu_hours(job.gpus, seconds)
-    usd = ledger.exact(hours * job.usd_per_gpu_hour)
-    with transaction.atomic():
-        # Charging and remembering how far is one commit: a crash repeats neither.
-        changed = Attempt.objects.filter(pk=attempt.pk, charged_until_at=attempt.charged_until_at).update(
-            charged_until_at=until
-        )
-        if changed != 1:
-            return Decimal(0)
-        key = f"charge:{attempt.uid}:{until.timestamp():.3f}"
-        memo = f"{job.name}, attempt {attempt.number}: {units.duration(seconds)} × {job.gpus} GPUs"
-        for unit, amount in ((Unit.USD, usd), (Unit.GPU_HOURS, hours)):
-            ledger.charge(job.team, unit, amount, key=f"{key}:{unit}", subject=job.uid, detail=attempt.uid, memo=memo)
-    attempt.charged_until_at = until
-    return usd
-
-
 def has_fatal_finding(attempt: Attempt) -> str:
     """The first of the attempt's nodes with a live fatal finding, or empty."""
     row = (
@@ -368,13 +361,19 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
         return None
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
     excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
-    newest = newest_complete(job.series)
-    hours, usd = hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
+    # Each task of an array has a folder of its own and finds its own checkpoints there.
+    newest = None if job.array else newest_complete(job.series)
+    array, tasks = _array_again(job, ended)
+    hours, usd = (
+        part * tasks for part in hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
+    )
     number = ended.number + 1
     attempt = Attempt(
         uid=ids.new_uid("att"),
         job=job,
         number=number,
+        array=array,
+        tasks=tasks,
         resume_from=newest.path if newest else "",
         resume_step=newest.step if newest else None,
         excluded_nodes=excluded,
@@ -414,6 +413,17 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
             move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=brief(refusal.detail, 500))
         return None
     return attempt
+
+
+def _array_again(job: Job, ended: Attempt) -> tuple[str, int]:
+    """The tasks of the next attempt and how many; all of them where nothing is known of any."""
+    if not job.array:
+        return "", 1
+    again = tasks_to_run_again(job, ended)
+    if not again:
+        return ended.array, ended.tasks
+    _numbers, percent, limit = job.array.partition("%")
+    return compressed(again) + percent + limit, len(again)
 
 
 def needs_recovery(phase: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from apps.core.errors import FieldProblem
+from apps.jobs.array_rules import parse_array
 from apps.jobs.rules import parse_gpus, parse_memory, parse_time
 
 
@@ -65,13 +66,13 @@ OURS: Final = _names("output error chdir requeue no-requeue comment open-mode")
 CLIENT: Final = _names("autocomplete help ignore-pbs parsable quiet test-only usage verbose version wait")
 #: Options that a job sent by REST cannot have, or that the portal does another way.
 _REFUSED: Final = _names(
-    """array bbf clusters export-file external gid get-user-env gpus-per-socket nodefile power propagate resources uid
+    """bbf clusters export-file external gid get-user-env gpus-per-socket nodefile power propagate resources uid
     wrap"""
 )
 #: Options that fill fields of the form; some values of them are kept as well.
 _FIELDS: Final = _names(
-    """job-name nodes ntasks-per-node cpus-per-task partition time mem gpus-per-node gpus-per-task gres gpus ntasks
-    export"""
+    """array job-name nodes ntasks-per-node cpus-per-task partition time mem gpus-per-node gpus-per-task gres gpus
+    ntasks export"""
 )
 _MAGIC: Final = "#SBATCH"
 #: A line that parts the components of a heterogeneous job.
@@ -270,7 +271,6 @@ def _take(option: Option, given: dict[str, Option], out: SbatchReading) -> None:
 def why_refused(name: str) -> str:
     """Why an option cannot be had here, and what does the same."""
     words = {
-        "array": _("job arrays are not run here; submit each task as a job of its own"),
         "bbf": _("a burst buffer's file lies on another machine; write its lines into --bb"),
         "clusters": _("choose the cluster in the form instead of --clusters"),
         "export-file": _("a file of variables lies on another machine; write them into Environment"),
@@ -301,6 +301,8 @@ def _fill(option: Option, given: dict[str, Option], out: SbatchReading) -> bool:
     """Fill a field; False where the option says more than the field can hold and is kept too. Raises ValueError."""
     name, value, fields = option.name, option.value, out.fields
     match name:
+        case "array":
+            fields["array"] = parse_array(value).text
         case "job-name":
             fields["name"] = value
         case "nodes":

@@ -21,6 +21,7 @@ from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
 from apps.intents.services import intent_ask
+from apps.jobs.array_rules import Array, array_of
 from apps.jobs.block_ends import longest_limit, trimmed_limit
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
@@ -59,6 +60,7 @@ class JobSpec:
     partition: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     slurm_options: Sequence[str] = ()
+    array: str = ""
     max_recoveries: int = 3
     trim: bool = False
     template: JobTemplate | None = None
@@ -113,6 +115,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     script, found = check_script(script)
     problems += found
     problems += _check_fields(spec)
+    array, found = read_array(spec.array)
+    problems += found
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
     problems += _check_options(spec, nodes)
@@ -134,6 +138,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     else:
         usd_per_gpu_hour, source = price
     hours, usd = hold_for(max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour)
+    hours, usd = hours * len(array.tasks), usd * len(array.tasks)
     with transaction.atomic():
         month_open(team)
     budget, quota = standing_of(team, Unit.USD), standing_of(team, Unit.GPUS)
@@ -148,7 +153,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         warnings.append(_("the cluster does not answer right now; the job is submitted when it does"))
     return Preview(
         script=script,
-        gpus=spec.nodes * spec.gpus_per_node,
+        gpus=spec.nodes * spec.gpus_per_node * array.at_once,
         gpu_hours=hours,
         usd=usd,
         usd_per_gpu_hour=usd_per_gpu_hour,
@@ -163,6 +168,14 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
+
+
+def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
+    """The array of a spec, a single task where there is none, and what is wrong with it."""
+    try:
+        return array_of(text.strip()), []
+    except ValueError as error:
+        return array_of(""), [FieldProblem("/array", "invalid", str(error))]
 
 
 def _limit_that_fits(spec: JobSpec, nodes: Sequence[Node]) -> int | None:
@@ -314,6 +327,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         raise InvalidInput(
             "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
         )
+    array, _found = read_array(spec.array)
     job = Job(
         uid=ids.new_uid("job"),
         team=team,
@@ -334,6 +348,9 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         partition=spec.partition or cluster.partition,
         environment=dict(spec.environment),
         slurm_options=check_options(spec.slurm_options)[0],
+        array=array.text if spec.array else "",
+        tasks=len(array.tasks),
+        tasks_at_once=array.at_once,
         max_recoveries=spec.max_recoveries,
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
         price_source=preview.price_source,
@@ -342,7 +359,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
     )
     with transaction.atomic():
         gpus_take(team, job.gpus, subject=job.uid)
-        attempt = Attempt(uid=ids.new_uid("att"), number=1)
+        attempt = Attempt(uid=ids.new_uid("att"), number=1, array=job.array, tasks=job.tasks)
         hold_money(
             team, preview.usd, preview.gpu_hours, subject=job.uid, detail=attempt.uid, memo=f"{spec.name}, attempt 1"
         )

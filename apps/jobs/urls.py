@@ -6,6 +6,7 @@ from django.urls import URLPattern, path
 
 from apps.jobs import (
     action_views,
+    array_views,
     cluster_views,
     detail_views,
     evidence_views,
@@ -36,6 +37,8 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<str:uid>/logs/search", log_views.JobLogSearch.as_view(), name="job-logs-search"),
     path("jobs/<str:uid>/logs/first-error", log_views.JobLogFirstError.as_view(), name="job-logs-error"),
     path("jobs/<str:uid>/logs.txt", log_views.JobLogText.as_view(), name="job-logs-text"),
+    path("jobs/<str:uid>/tasks", array_views.JobTasks.as_view(), name="job-tasks"),
+    path("jobs/<str:uid>/tasks.csv", array_views.JobTasksCsv.as_view(), name="job-tasks-csv"),
     path("jobs/<str:uid>/checkpoints", detail_views.JobCheckpoints.as_view(), name="job-checkpoints"),
     path("jobs/<str:uid>/timeline", detail_views.JobTimeline.as_view(), name="job-timeline"),
     path("jobs/<str:uid>/metrics", evidence_views.JobMetrics.as_view(), name="job-metrics"),

@@ -318,9 +318,9 @@ class Api:
 
     def _job(self, call: Call, text: str) -> Reply:
         if text.isdigit():
-            for job in self._controller.queue():
-                if job.job_id == int(text):
-                    return self._json(call, {"jobs": [self._job_shape(call, job)]})
+            jobs = [job for job in self._controller.queue() if int(text) in (job.job_id, job.array_id)]
+            if jobs:
+                return self._json(call, {"jobs": [self._job_shape(call, job) for job in jobs]})
         if call.old:
             entry = shapes.entry(f"Unable to find JobId={text}", 2017, "Invalid job id specified", "slurm_load_job")
             return self._json(call, {"jobs": []}, status=500, errors=[entry])
@@ -352,14 +352,15 @@ class Api:
         return self._json(call, made, warnings=warnings)
 
     def _cancel(self, call: Call, text: str) -> Reply:
-        job_id = int(text) if text.isdigit() else 0
+        head, _mark, tail = text.partition("_")
+        job_id, task = int(head) if head.isdigit() else 0, int(tail) if tail.isdigit() else None
         refused: Refused | None = None
         try:
             name = call.query.get("signal", "")
             if name and name.removeprefix("SIG") not in ("KILL", "TERM"):
                 self._controller.send_signal(job_id, call.user, name)
             else:
-                self._controller.cancel(job_id, call.user)
+                self._controller.cancel(job_id, call.user, task)
         except Refused as error:
             refused = error
         if call.old:
@@ -386,6 +387,10 @@ class Api:
         except Refused as error:
             said = "job update from [localhost] failed" if call.old else "Job update requested failed"
             entry = shapes.entry(said, error.code, error.text, "slurm_update_job2()")
+            return self._json(call, {}, status=500, errors=[entry])
+        if call.old and any(str(job.array_id) == text for job in self._controller.queue()):
+            # 22.05 calls every update of an array failed, whatever became of it.
+            entry = {"description": "job array update from [localhost] failed", "error_number": -1}
             return self._json(call, {}, status=500, errors=[entry])
         return self._json(call, {} if call.old else {"results": None})
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from sandbox.slurm import arrays
 from sandbox.slurm.changes import Change, Settings, apply_change
 from sandbox.slurm.model import LAUNCH_FAILED_STATUS, Job, NodeMarks, Refused
 from sandbox.slurm.runs import LaunchFailed, Runs
@@ -112,6 +113,7 @@ class Controller:
         """Take a job; ``make`` gets the job id. Returns what to complain of although it was taken. Raises Refused."""
         with self.lock:
             job = make(self._next_id)
+            arrays.begin(job)
             partitions = self.partitions()
             if not job.partition:
                 job.partition = next(iter(partitions), "")
@@ -153,8 +155,32 @@ class Controller:
         self._save()
         self._wake.set()
 
-    def cancel(self, job_id: int, user: str) -> None:
-        """End a job. Raises Refused, also for one that has ended (2021, which v0.0.38 does not pass on)."""
+    def cancel(self, job_id: int, user: str, task: int | None = None) -> None:
+        """End a job, all tasks of an array, or one of them. Raises Refused, 2021 for what has ended."""
+        with self.lock:
+            family = [one for one in self.queue() if one.array_id == job_id]
+            if task is not None:
+                job_id = self._task_record(family, task)
+            elif len(family) > 1:
+                for one in family:
+                    if not one.ended:
+                        self._cancel_one(one.job_id, user)
+                return
+            self._cancel_one(job_id, user)
+
+    def _task_record(self, family: list[Job], task: int) -> int:
+        for one in family:
+            if one.array_task == task:
+                return one.job_id
+        for one in family:
+            if one.array_pending and (own := arrays.without(one, task, self._next_id)) is not None:
+                if own is not one:
+                    self._jobs[own.job_id] = own
+                    self._next_id += 1
+                return own.job_id
+        raise Refused(2017)
+
+    def _cancel_one(self, job_id: int, user: str) -> None:
         with self.lock:
             job = next((one for one in self.queue() if one.job_id == job_id), None)
             if job is None:
@@ -203,8 +229,10 @@ class Controller:
     def update(self, job_id: int, user: str, change: Change) -> None:
         """Hold, release or change a job. Raises Refused."""
         with self.lock:
-            job = next((one for one in self.queue() if one.job_id == job_id), None)
-            apply_change(job, user, change, self.settings, self.partitions())
+            family = [one for one in self.queue() if one.array_id == job_id and one.state == "PENDING"]
+            named: list[Job | None] = [one for one in self.queue() if one.job_id == job_id]
+            for job in family or named or [None]:
+                apply_change(job, user, change, self.settings, self.partitions())
             self._touch()
             self._save()
             self._wake.set()
@@ -273,7 +301,15 @@ class Controller:
             fitting = [node for node in nodes if self._could(job, node)]
             usable = [node for node in fitting if self._usable(node)]
             free = [node for node in usable if self._free(job, node)]
-            if len(free) >= job.node_count:
+            if job.array_pending and self._start_tasks(job, usable) and not job.array_pending:
+                continue
+            if not job.array_id and len(free) >= job.node_count:
+                self._launch(job, [node.name for node in free[: job.node_count]])
+                continue
+            if job.array_pending and job.array_limit and self._tasks_running(job) >= job.array_limit:
+                self._wait(job, "JobArrayTaskLimit", "")
+                continue
+            if job.array_task is not None and len(free) >= job.node_count:
                 self._launch(job, [node.name for node in free[: job.node_count]])
                 continue
             if len(usable) < job.node_count and job.reason == "ReqNodeNotAvail":
@@ -287,6 +323,24 @@ class Controller:
                 self._wait(job, "Resources", "")
             self._expect(job, fitting)
             waiting_before = True
+
+    def _tasks_running(self, job: Job) -> int:
+        return sum(1 for one in self._jobs.values() if one.array_id == job.array_id and one.state == "RUNNING")
+
+    def _start_tasks(self, job: Job, usable: list[Node]) -> int:
+        """Start as many waiting tasks of an array as fit and as may run at once."""
+        count = 0
+        while job.array_pending and (not job.array_limit or self._tasks_running(job) < job.array_limit):
+            free = [node for node in usable if self._free(job, node)]
+            if len(free) < job.node_count:
+                break
+            task, is_new = arrays.next_task(job, self._next_id)
+            if is_new:
+                self._jobs[task.job_id] = task
+                self._next_id += 1
+            self._launch(task, [node.name for node in free[: job.node_count]])
+            count += 1
+        return count
 
     def _wait(self, job: Job, reason: str, description: str) -> None:
         if (job.reason, job.description) != (reason, description):

@@ -126,6 +126,7 @@ class Refused(Exception):
         2037: "Requested operation is presently disabled",
         2063: "Job cannot be submitted without the current working directory specified.",
         2068: "Required node not available (down, drained or reserved)",
+        2081: "Invalid job array specification",
         2084: "Job has already finished",
         2127: "environment must be set",
     }

@@ -233,6 +233,7 @@ def _common(body: Mapping[str, Any], job: Mapping[str, Any], user: str, default_
         "time_limit_min": _number(job.get("time_limit"), default_time_min),
         "requeue": True,
         "nice": _number(job.get("nice"), 0),
+        "array_pending": str(job.get("array") or ""),
         "held": "user" if str(job.get("hold", False)).lower() == "true" else "",
     }
 

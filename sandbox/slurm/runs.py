@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from sandbox import processes
+from sandbox.slurm import arrays
 from sandbox.slurm.hostlists import compress
 from sandbox.slurm.model import Job
 
@@ -220,11 +221,11 @@ def file_name(pattern: str, job: Job) -> str:
     letters = {
         "j": str(job.job_id),
         "J": str(job.job_id),
-        "A": str(job.job_id),
+        "A": str(job.array_id or job.job_id),
         "x": job.name,
         "u": job.user,
         "N": job.nodes[0] if job.nodes else "",
-        "a": "4294967294",
+        "a": "4294967294" if job.array_task is None else str(job.array_task),
         "t": "0",
         "n": "0",
         "%": "%",
@@ -261,6 +262,7 @@ def batch_environment(job: Job) -> dict[str, str]:
     count = len(job.nodes)
     per_node = job.tasks_per_node or -(-job.tasks // count)
     told = {
+        **arrays.environment(job),
         "SLURMD_NODENAME": job.nodes[0],
         "SLURM_CLUSTER_NAME": "sandbox",
         "SLURM_CPUS_ON_NODE": str(job.cpus_per_node),

@@ -16,6 +16,7 @@ from apps.costs.observations import DOUBT_EVERY, SETTLED_AFTER, WHOLE_EVERY, led
 from apps.costs.selectors import books, ledger_check, ledger_standing, standing_of, sums_of
 from apps.costs.states import Unit
 from apps.jobs import observations as obs
+from apps.jobs.charges import attempt_charge
 from apps.jobs.models import Attempt, Job
 from apps.jobs.services import JobSpec, job_submit
 from apps.quotas.services import QuotaExceeded, quota_set
@@ -126,8 +127,8 @@ def test_a_job_settles_to_what_it_used(job: Any, team: Any) -> None:
     seen = obs.Seen("RUNNING", "", ("p5-1", "p5-2"), start, None, None, None, None)
     assert obs.attempt_observe(attempt, seen)
     obs.attempt_running(attempt)
-    assert obs.attempt_charge(attempt, start + timedelta(minutes=6)) == Decimal("11.008")
-    assert obs.attempt_charge(attempt, start + timedelta(minutes=6)) == 0
+    assert attempt_charge(attempt, start + timedelta(minutes=6)) == Decimal("11.008")
+    assert attempt_charge(attempt, start + timedelta(minutes=6)) == 0
     attempt.ended_at = start + timedelta(minutes=30)
     obs.attempt_end(attempt, "SUCCEEDED", "")
     obs.job_end(job, "SUCCEEDED")

@@ -19,7 +19,7 @@ from apps.core import clock
 from apps.intents.services import intent_ask
 from apps.jobs import queue_observations as mirrors
 from apps.jobs.models import Attempt
-from apps.jobs.observations import Seen, attempt_observe, attempt_unseen
+from apps.jobs.observations import Seen, array_observe, attempt_observe, attempt_unseen
 from apps.jobs.selectors import attempts_placed
 from apps.jobs.states import AttemptPhase
 from worker import doors
@@ -151,12 +151,22 @@ def _compare(
     changes = mirrors.entries_observe(cluster, memory.mirror, jobs)
     written = changes.created + changes.updated + mirrors.entries_link(cluster, memory.mirror, attempts)
     left = changes.left[:ENDS_PER_TICK]
-    missing = [a.scheduler_id for a in attempts if a.scheduler_id and _ours(jobs.get(a.scheduler_id), a) is None]
+    missing = [
+        a.scheduler_id
+        for a in attempts
+        if a.scheduler_id and not a.array and _ours(jobs.get(a.scheduler_id), a) is None
+    ]
     without_end = [key for key in left if not mirrors.has_ended(memory.mirror.rows[key])]
     asked = list(dict.fromkeys([*missing, *without_end]))[:ENDS_PER_TICK]
     ends = _ends(scheduler, memory, asked)
+    arrays: list[Attempt] = []
     for attempt in attempts:
         if not attempt.scheduler_id:
+            continue
+        if attempt.array:
+            # What an array comes to is told by all its tasks: it is looked at where any entry moved.
+            if changes.created or changes.updated or left or not attempt.observed_state:
+                arrays.append(attempt)
             continue
         job = _ours(jobs.get(attempt.scheduler_id), attempt)
         if job is None and ends is not None and attempt.scheduler_id in asked:
@@ -166,6 +176,7 @@ def _compare(
         if job is not None:
             written += attempt_observe(attempt, seen_of(job))
     written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
+    written += sum(array_observe(attempt) for attempt in arrays)
     skipped = len(left) < len(changes.left) or len(missing) > ENDS_PER_TICK or (bool(missing) and ends is None)
     return written, skipped
 

@@ -309,6 +309,7 @@ class SubmitRequest:
     """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by.
 
     ``requeue`` lets Slurm itself start the job again after a node failure; off, because attempts are made here.
+    ``array`` are the tasks of a job array ("0-9%2").
     ``options`` are further options of sbatch, each ``--name`` or ``--name=value``.
     """
 
@@ -331,6 +332,7 @@ class SubmitRequest:
     excluded_nodes: tuple[str, ...] = ()
     requeue: bool = False
     options: tuple[str, ...] = ()
+    array: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ being sent says that nobody knows.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from django.utils.translation import gettext_noop as _
 
 from apps.core.said import Said, said
@@ -67,6 +69,9 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
             scheduler.update(scheduler_id, v.JobChange(nice=given["nice"]), as_operator=action.as_operator)
         case ActionKind.PARTITION:
             scheduler.update(scheduler_id, v.JobChange(partition=given["partition"]), as_operator=action.as_operator)
+        case ActionKind.CANCEL_TASK:
+            with suppress(NotFound):
+                scheduler.cancel(f"{scheduler_id}_{given['task']}")
         case ActionKind.TIME_LIMIT:
             change = v.JobChange(time_limit_min=given["time_limit_min"])
             scheduler.update(scheduler_id, change, as_operator=action.as_operator)

@@ -18,7 +18,9 @@ from apps.core.said import Said, said
 from apps.intents.services import intent_ask
 from apps.jobs import observations as obs
 from apps.jobs.action_observations import limit_follow
+from apps.jobs.array_selectors import tasks_words, worst_of
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
+from apps.jobs.charges import attempt_charge
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
@@ -163,6 +165,8 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
 def _follow(job: Job, attempt: Attempt) -> Outcome:
     """Move the phases after what was observed; send a stop that was decided; charge."""
     now = clock.now()
+    if attempt.array and not is_final_state(attempt.observed_state):
+        obs.array_observe(attempt)
     if is_final_state(attempt.observed_state):
         return _settle(job, attempt)
     if attempt.observed_state == "RUNNING" and attempt.phase == AttemptPhase.QUEUED:
@@ -186,7 +190,7 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
         until = min(now, read_at) if read_at is not None else now
         charged = attempt.charged_until_at or attempt.started_at or until
         if (until - charged).total_seconds() >= settings.CONFIG.charge_every_s:
-            obs.attempt_charge(attempt, until)
+            attempt_charge(attempt, until)
         if read_at is not None and now - read_at < UNSEEN and attempt.runner_exit_code is not None:
             return _ask_for(job, attempt)
         return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
@@ -216,12 +220,17 @@ def _stop(job: Job, attempt: Attempt) -> Outcome:
 
 def _ask_for(job: Job, attempt: Attempt) -> Outcome:
     """One attempt by its id, when the bulk read does not show it."""
+    if attempt.array and obs.array_observe(attempt):
+        return again(0)
     try:
         found = doors.scheduler_for(job.cluster).job(attempt.scheduler_id)
     except NotFound:
         return _lost(job, attempt)
     if found.comment not in ("", attempt.uid):
         return _lost(job, attempt)
+    if attempt.array:
+        # One record of many: the collector brings the others.
+        return again(POLL_S)
     obs.attempt_observe(attempt, seen_of(found))
     return again(POLL_S)
 
@@ -278,7 +287,9 @@ def _settle(job: Job, attempt: Attempt) -> Outcome:
     if phase == AttemptPhase.NODE_FAILED and not attempt.stop_node and failed_node:
         obs.attempt_blame(attempt, failed_node)
     message: str = ""
-    if phase == AttemptPhase.FAILED and attempt.exit_code is not None:
+    if attempt.array and phase in (AttemptPhase.FAILED, AttemptPhase.TIMED_OUT):
+        message = tasks_words(attempt)
+    elif phase == AttemptPhase.FAILED and attempt.exit_code is not None:
         message = said(_("exit code %(code)s"), code=attempt.exit_code)
     elif phase == AttemptPhase.FAILED and attempt.observed_reason == "JobLaunchFailure":
         reason = "LaunchFailure"
@@ -298,6 +309,11 @@ def _after_end(job: Job, attempt: Attempt) -> Outcome:
         AttemptPhase.REFUSED: JobPhase.FAILED,
     }
     phase = AttemptPhase(attempt.phase)
+    if job.array and phase == AttemptPhase.SUCCEEDED and (task := worst_of(job)) is not None:
+        # Its last tasks succeeded; one of an earlier attempt had failed by itself.
+        text = said(_("task %(task)s: %(state)s"), task=task.number, state=task.state)
+        obs.job_end(job, JobPhase.FAILED, reason="ArrayTasks", message=text, exit_code=task.exit_code)
+        return DONE
     if phase in ends:
         obs.job_end(job, ends[phase], reason=attempt.reason, message=attempt.message, exit_code=attempt.exit_code)
         return DONE

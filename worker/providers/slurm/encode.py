@@ -15,7 +15,8 @@ from worker.providers.slurm.errors import SOURCE
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}")
-_JOB_ID = re.compile(r"[0-9]{1,10}")
+#: A job, or a task of an array by the array's id: "21_9".
+_JOB_ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,7})?")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,253}")
 
 
@@ -96,6 +97,7 @@ def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
         ("account", request.account),
         ("qos", request.qos),
         ("standard_output", request.stdout_path),
+        ("array", request.array),
     ):
         if value:
             job[key] = value

@@ -1,0 +1,48 @@
+"""A past job as the body of a submit, for copying and editing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import Endpoint
+from apps.jobs.api import JobSubmitSerializer
+from apps.jobs.models import Job
+from apps.jobs.selectors import job_for
+
+
+def spec_of(job: Job) -> dict[str, Any]:
+    """What a submit of the same again would say; a template's values instead of its script while it is enabled."""
+    body: dict[str, Any] = {
+        "team": job.team.slug,
+        "cluster": job.cluster.name,
+        "name": job.name,
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "time_limit_min": job.time_limit_min,
+        "gpu_type": job.gpu_type,
+        "tasks_per_node": job.tasks_per_node,
+        "cpus_per_task": job.cpus_per_task,
+        "memory_per_node_mib": job.memory_per_node_mib,
+        "partition": job.partition,
+        "environment": job.environment,
+        "slurm_options": job.slurm_options,
+        "array": job.array,
+        "max_recoveries": job.max_recoveries,
+    }
+    if job.template is not None and job.template.is_enabled:
+        return {**body, "template": job.template.name, "template_parameters": job.template_parameters}
+    return {**body, "script": job.script}
+
+
+class JobSpecBody(Endpoint):
+    """What would submit the same job again."""
+
+    rights = {"GET": "jobs.view"}
+    serializer_class = JobSubmitSerializer
+
+    def get(self, request: Request, uid: str) -> Response:
+        """The body for POST /jobs; change what is to be different."""
+        return Response(spec_of(job_for(actor=self.actor, may="jobs.view", uid=uid)))
