@@ -15,6 +15,7 @@ from apps.core.said import said
 from tests.demo_capacity import demo_capacity
 from tests.demo_clusters import demo_clusters
 from tests.demo_fleets import demo_fleets
+from tests.demo_jobs import demo_jobs
 from tests.demo_rows import DemoRows, _Seed
 from tests.demo_slurm import demo_slurm
 from tests.demo_storage import demo_storage
@@ -74,6 +75,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _month(seed)
     _limits(seed)
     demo_storage(seed)
+    demo_jobs(rows)
     demo_slurm(rows)
     demo_capacity(seed)
     demo_fleets(seed)

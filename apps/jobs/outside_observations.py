@@ -22,8 +22,9 @@ from apps.core.states import move
 from apps.costs import services as ledger
 from apps.costs.selectors import standing_of
 from apps.costs.states import Unit
+from apps.jobs.charges import LIMIT_GRACE
 from apps.jobs.models import Attempt, Job
-from apps.jobs.observations import LIMIT_GRACE, job_end
+from apps.jobs.observations import job_end
 from apps.jobs.outside_selectors import Owner, outsiders_by_number
 from apps.jobs.pricing import price_on
 from apps.jobs.queue_models import QueueEntry

@@ -149,6 +149,7 @@ def _end_words(job: Job) -> str:
         "TimeLimit": _("it reached its time limit of %(limit)s") % {"limit": units.duration(job.time_limit_min * 60)},
         "CancelledOutside": _("someone cancelled it outside the portal"),
         "NodeFailure": _("its nodes failed too often"),
+        "ArrayTasks": _("one of its tasks failed: %(message)s") % {"message": job.message},
         "Refused": _("the scheduler refused it: %(message)s") % {"message": job.message},
         "Lost": _("the scheduler forgot it"),
         "NoProgress": _("it made no progress between failures"),

@@ -99,3 +99,38 @@ def test_the_api_of_one_and_of_many(client: Client, site: DemoRows) -> None:
     assert lines["tokenizer-sweep"]["is_asked"]
     assert "runs already" in lines["moe-8x7b-ablation"]["problem"]
     assert JobAction.objects.count() == 1
+
+
+def test_the_tasks_of_an_array(sign_in: SignIn, site: DemoRows) -> None:
+    from tests.demo_jobs import _array
+
+    job = _array(site)
+    client = sign_in("owner")
+    text = client.get(f"/jobs/{job.uid}/tasks").content.decode()
+    assert "40 tasks" in text
+    assert "JobArrayTaskLimit" in text
+    assert f"kind=CANCEL_TASK&amp;value=9&amp;uid={job.uid}" in text
+    assert f"value=5&amp;uid={job.uid}" not in text
+    failed = client.get(f"/jobs/{job.uid}/tasks?state=FAILED").content.decode()
+    assert "1 task" in failed
+    assert client.get(f"/jobs/{job.uid}/tasks?page=x").status_code == 400
+    lines = client.get(f"/jobs/{job.uid}/tasks.csv").content.decode().splitlines()
+    assert len(lines) == 41
+    assert lines[6].startswith("5,1,7106,FAILED")
+    assert "kind=CANCEL_TASK" not in sign_in("member").get(f"/jobs/{job.uid}/tasks").content.decode()
+    assert sign_in("outsider").get(f"/jobs/{job.uid}/tasks").status_code == 404
+    assert sign_in("outsider").get(f"/jobs/{job.uid}/tasks.csv").status_code == 404
+    found = client.get(f"/api/v1/jobs/{job.uid}/tasks?limit=10&state=completed").json()
+    assert [task["number"] for task in found["results"]] == [0, 1, 2, 3, 4, 6, 7]
+    assert client.get(f"/api/v1/jobs/{job.uid}/tasks?limit=5").json()["next"].endswith("?after=4&limit=5")
+    client.post("/jobs/act", {"kind": "CANCEL_TASK", "value": "9", "uid": job.uid})
+    assert JobAction.objects.get().parameters == {"task": 9}
+
+
+def test_a_past_job_as_a_submit(sign_in: SignIn, site: DemoRows) -> None:
+    job = site.jobs["sft-instruct-v3"]
+    client = sign_in("owner")
+    body = client.get(f"/api/v1/jobs/{job.uid}/spec").json()
+    assert (body["name"], body["nodes"], body["script"]) == (job.name, job.nodes, job.script)
+    answer = client.post("/api/v1/jobs/preview", body, content_type="application/json")
+    assert answer.status_code == 200, answer.content

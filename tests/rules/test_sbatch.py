@@ -50,7 +50,7 @@ def test_what_lines_become(lines: list[str], fields: dict[str, Any] | None, opti
     [
         ("--nodes=2-4", "fixed number of nodes"),
         ("-N3 -G 16", "does not divide by 3 nodes"),
-        ("-a 0-9", "job arrays are not run here"),
+        ("-a 9-0", "is no array"),
         ("--uid=0", "only root"),
         ("--nonsense", "Slurm has no option --nonsense"),
         ("-Z", "Slurm has no option -Z"),

@@ -44,6 +44,8 @@ BUDGET_RETRY_S = 60.0
 HELD_S = 60.0
 RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
+#: Slurm's number for "Invalid job array specification".
+BAD_ARRAY = "2081"
 
 
 def reconcile(uid: str) -> Outcome:
@@ -108,7 +110,7 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
     try:
         receipt = scheduler.submit(submit_request(job, attempt))
     except InvalidRequest as error:
-        obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", str(error))
+        obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", _refused_words(attempt, error))
         return again(0)
     except AccessDenied as error:
         if (why := _refused_user(job, error)) is not None:
@@ -122,6 +124,17 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
         raise
     obs.attempt_submitted(attempt, receipt.scheduler_id, receipt.warnings)
     return again(POLL_S)
+
+
+def _refused_words(attempt: Attempt, error: InvalidRequest) -> str:
+    """Slurm's own words, but for an array whose numbers the site does not allow: those do not say so."""
+    if error.code != BAD_ARRAY or not attempt.array:
+        return str(error)
+    text = _(
+        "Slurm does not take the array %(array)s: task numbers must lie below the cluster's MaxArraySize, 1,001 unless "
+        "the site raised it"
+    )
+    return said(text, array=attempt.array)
 
 
 def _refused_user(job: Job, error: AccessDenied) -> Said | None:
