@@ -100,7 +100,7 @@ class JobForm(NamingForm):
     upload = forms.FileField(label=gettext_lazy("Script file"), required=False)
     name = forms.CharField(label=gettext_lazy("Name"), max_length=100)
     nodes = forms.IntegerField(label=gettext_lazy("Nodes"), min_value=1, max_value=10_000)
-    gpus_per_node = forms.IntegerField(label=gettext_lazy("GPUs per node"), min_value=1, max_value=16)
+    gpus_per_node = forms.IntegerField(label=gettext_lazy("GPUs per node"), min_value=0, max_value=16)
     gpu_type = forms.ChoiceField(label=gettext_lazy("GPU type"), required=False)
     time_limit = forms.CharField(
         label=gettext_lazy("Time limit"),

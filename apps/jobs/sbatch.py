@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.rules import parse_gpus, parse_memory, parse_time
+from apps.jobs.sbatch_shape import settle
 
 
 def _names(text: str) -> frozenset[str]:
@@ -66,9 +67,10 @@ OURS: Final = _names("output error chdir requeue no-requeue comment open-mode")
 CLIENT: Final = _names("autocomplete help ignore-pbs parsable quiet test-only usage verbose version wait")
 #: Options that a job sent by REST cannot have, or that the portal does another way.
 _REFUSED: Final = _names(
-    """bbf clusters export-file external gid get-user-env gpus-per-socket nodefile power propagate resources uid
-    wrap"""
+    """bbf clusters export-file external gid gpus-per-socket nodefile power resources uid wrap"""
 )
+#: Options that speak of the shell or the login session that a job sent by REST does not come from.
+_OF_THE_SHELL: Final = _names("get-user-env propagate")
 #: Options that fill fields of the form; some values of them are kept as well.
 _FIELDS: Final = _names(
     """array job-name nodes ntasks-per-node cpus-per-task partition time mem gpus-per-node gpus-per-task gres gpus
@@ -236,6 +238,7 @@ def read_sbatch(script: str) -> SbatchReading:
             # What is said twice holds as it is said last.
             given.pop(option.name, None)
             given[option.name] = option
+    settle(given, out)
     for option in given.values():
         _take(option, given, out)
     return out
@@ -252,6 +255,14 @@ def _take(option: Option, given: dict[str, Option], out: SbatchReading) -> None:
         return
     if option.name in CLIENT:
         out.remarks.append(_("line %(number)s: --%(name)s speaks to the sbatch command alone and is not used") % facts)
+        return
+    if option.name in _OF_THE_SHELL:
+        out.remarks.append(
+            _(
+                "line %(number)s: --%(name)s speaks of a login session, which a job of the portal has not; set it up in the script"
+            )
+            % facts
+        )
         return
     if option.name in _REFUSED:
         out.problems.append(_line_problem(option.line, why_refused(option.name)))
@@ -278,9 +289,7 @@ def why_refused(name: str) -> str:
         "gid": _("only root may run jobs as another group"),
         "uid": _("only root may run jobs as another user"),
         "gpus-per-socket": _("write --gpus-per-node: what is held is counted by node"),
-        "get-user-env": _("jobs sent by REST do not load a login environment; load it in the script"),
         "nodefile": _("a file of nodes lies on another machine; write them into --nodelist"),
-        "propagate": _("limits of a login shell mean nothing for a job sent by REST; set them in the script"),
         "power": _("Slurm has no --power any more"),
         "resources": _("a file of resources lies on another machine; write them as options"),
         "wrap": _("--wrap makes a script of a command; this is a script already"),
@@ -419,7 +428,7 @@ def check_options(lines: Sequence[str]) -> tuple[list[str], list[FieldProblem]]:
             for option in options_of(words_of(text)):
                 if option.name in OURS:
                     raise ValueError(_("--%(name)s is decided by the portal") % {"name": option.name})
-                if option.name in CLIENT:
+                if option.name in CLIENT | _OF_THE_SHELL:
                     raise ValueError(_("--%(name)s speaks to the sbatch command alone") % {"name": option.name})
                 if option.name in _REFUSED:
                     raise ValueError(why_refused(option.name))

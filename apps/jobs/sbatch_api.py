@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from apps.core.api import Endpoint
 from apps.jobs.rules import check_script
 from apps.jobs.sbatch import SbatchReading, read_sbatch
+from apps.jobs.sbatch_shape import completed
 
 
 class ScriptSerializer(serializers.Serializer[Any]):
@@ -43,6 +44,8 @@ class SbatchImport(Endpoint):
         body.is_valid(raise_exception=True)
         text, problems = check_script(body.validated_data["script"])
         reading = SbatchReading() if problems else read_sbatch(text)
+        if not problems and not reading.problems:
+            reading = completed(reading)
         answer = {
             "script": text,
             "members": reading.fields,

@@ -36,7 +36,8 @@ from apps.teams.models import Team
 from apps.teams.permissions import Actor
 
 INTENT = "job.reconcile"
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+#: Any one line of text: a name is shown and handed on as data, never as part of a command or a path.
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,100}")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 MAX_TIME_MIN = 60 * 24 * 90
 
@@ -106,6 +107,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     """Check a spec against cluster, quota and budget; nothing is held. Raises Forbidden."""
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
+    spec = with_whole_nodes(spec, cluster)
     problems: list[FieldProblem] = []
     warnings: list[str] = []
     script = spec.script
@@ -132,7 +134,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     price = price_on(cluster, nodes, gpu_type)
     if price is None:
         usd_per_gpu_hour, source = Decimal(0), ""
-        if not problems:
+        if not problems and spec.gpus_per_node:
             text = _("no price is known for %(gpu)s") % {"gpu": gpu_type or _("these GPUs")}
             problems.append(FieldProblem("/gpu_type", "no-price", text))
     else:
@@ -178,6 +180,15 @@ def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
         return array_of(""), [FieldProblem("/array", "invalid", str(error))]
 
 
+def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
+    """A job of whole nodes that names no GPUs takes all of them: what it is held for must say so."""
+    options, problems = check_options(spec.slurm_options)
+    if spec.gpus_per_node or problems or value_of(options, "exclusive") not in ("", "topo"):
+        return spec
+    nodes = usable_nodes(cluster, spec.gpu_type, 0, spec.partition or cluster.partition)
+    return replace(spec, gpus_per_node=max((n.gpus for n in nodes), default=0))
+
+
 def _limit_that_fits(spec: JobSpec, nodes: Sequence[Node]) -> int | None:
     """The longest time limit to offer instead of one that a block does not hold: 0 for none, None where it fits."""
     most = longest_limit(nodes, spec.nodes)
@@ -204,14 +215,10 @@ def _too_long_for_block(spec: JobSpec, fits: int) -> FieldProblem:
 def _check_fields(spec: JobSpec) -> list[FieldProblem]:
     problems = []
     if not _NAME.fullmatch(spec.name):
-        problems.append(
-            FieldProblem(
-                "/name", "invalid", _("letters, digits and ._- (at most 100), starting with a letter or digit")
-            )
-        )
+        problems.append(FieldProblem("/name", "invalid", _("one line of text, at most 100 characters")))
     bounds = (
         ("nodes", spec.nodes, 1, 10_000),
-        ("gpus_per_node", spec.gpus_per_node, 1, 16),
+        ("gpus_per_node", spec.gpus_per_node, 0, 16),
         ("time_limit_min", spec.time_limit_min, 1, MAX_TIME_MIN),
         ("tasks_per_node", spec.tasks_per_node, 1, 1024),
         ("cpus_per_task", spec.cpus_per_task, 1, 1024),
@@ -322,6 +329,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
 
     Raises Forbidden, InvalidInput, QuotaExceeded, BudgetExhausted.
     """
+    spec = with_whole_nodes(spec, cluster)
     preview = job_preview(actor=actor, team=team, cluster=cluster, spec=spec)
     if preview.problems:
         raise InvalidInput(

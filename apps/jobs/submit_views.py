@@ -21,6 +21,7 @@ from apps.core.pages import Page, once
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch, minutes_text
 from apps.jobs.models import Job
 from apps.jobs.sbatch import read_sbatch
+from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
 from apps.jobs.services import Preview, job_preview, job_submit
 from apps.teams.permissions import Actor
@@ -159,6 +160,12 @@ class ReadScript(_NewJob):
         if what == "template":
             text = form.chosen_template.script if form.chosen_template else ""
         reading = read_sbatch(text)
+        if (reading.fields or reading.options) and not reading.problems:
+            # A script that speaks to Slurm is taken at its word, also for what it leaves out; its name may be its file's.
+            name = reading.fields.get("name")
+            reading = completed(reading)
+            if name is None:
+                del reading.fields["name"]
         values = initial_from_sbatch(reading) if what != "cluster" else {}
         seen = _object(data.get("seen", "{}"))
         changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}

@@ -171,7 +171,7 @@ def test_filters_narrow(five: Any) -> None:
         ({"script": "x" * (1024 * 1024 + 1)}, "/script", "at most 1,048,576"),
         ({"script": ""}, "/script", "empty"),
         ({"script": "a\x00b"}, "/script", "Null characters"),
-        ({"name": "a b"}, "/name", "letters"),
+        ({"name": "a\nb"}, "/name", "one line of text"),
         ({"partition": "none"}, "/partition", "no partition none"),
         ({"environment": {"1X": "y"}}, "/environment/1X", "not a name"),
         ({"environment": {"QD_INGEST_TOKEN": "y"}}, "/environment/QD_INGEST_TOKEN", "not a name"),

@@ -168,7 +168,7 @@ def test_the_preview_of_an_empty_form_asks_and_does_not_scold(sign_in: SignIn, f
         ({"time_limit": "30-00:00:00"}, "time_limit", "43200 min; the cluster allows 10080 min"),
         ({"time_limit": "soon"}, "time_limit", "is not a time"),
         ({"memory": "lots"}, "memory", "is not an amount of memory"),
-        ({"name": "a b"}, "name", "letters, digits and ._-"),
+        ({"name": "a\x07b"}, "name", "one line of text"),
         ({"environment": "NOPE"}, "environment", "line 1 is not NAME=value"),
         ({"environment": "QD_X=1"}, "environment", "not a name a job may set"),
         ({"nodes": "0"}, "nodes", "greater than or equal to 1"),

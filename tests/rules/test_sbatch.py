@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apps.jobs.sbatch import CLIENT, NAMES, OURS, SHORT, check_options, hosts_in, kept_options, read_sbatch, words_of
+from apps.jobs.sbatch_shape import completed
 
 
 def read(*lines: str) -> Any:
@@ -48,7 +49,6 @@ def test_what_lines_become(lines: list[str], fields: dict[str, Any] | None, opti
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--nodes=2-4", "fixed number of nodes"),
         ("-N3 -G 16", "does not divide by 3 nodes"),
         ("-a 9-0", "is no array"),
         ("--uid=0", "only root"),
@@ -126,3 +126,31 @@ def test_a_value_stays_as_it_is_however_often_it_is_read(value: str) -> None:
     assert problems == []
     assert check_options(again)[0] == again == once
     assert [o.plain for o in kept_options(again)] == [f"--extra={value}"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "nodes", "gpus"),
+    [
+        (["-G 16"], 2, 8),
+        (["-G 12"], 2, 6),
+        (["-G 8"], 1, 8),
+        (["-n 16 --gpus-per-task=1"], 2, 8),
+        (["-n 24 --ntasks-per-node=8", "--gpus-per-node=8"], 3, 8),
+        (["--gpus=32 --gpus-per-node=4"], 8, 4),
+        (["--nodes=2-4", "--gpus-per-node=8"], 4, 8),
+        (["--exclusive -N2"], 2, 0),
+        (["-c 32"], 1, 0),
+    ],
+)
+def test_what_is_left_unsaid_is_told_from_the_rest(lines: list[str], nodes: int, gpus: int) -> None:
+    script = "#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines)
+    reading = completed(read_sbatch(script))
+    assert reading.problems == []
+    assert (reading.fields["nodes"], reading.fields["gpus_per_node"]) == (nodes, gpus)
+    assert reading.fields["time_limit_min"] == 24 * 60
+    assert any("time limit" in remark for remark in reading.remarks)
+
+
+def test_gpus_by_socket_count_by_node() -> None:
+    reading = read_sbatch("#!/bin/bash\n#SBATCH --sockets-per-node=2 --gpus-per-socket=h100:4 -N1\n")
+    assert (reading.fields["gpu_type"], reading.fields["gpus_per_node"]) == ("h100", 8)

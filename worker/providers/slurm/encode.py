@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from worker.providers import errors as e
@@ -76,10 +77,32 @@ def _environment(request: v.SubmitRequest) -> dict[str, str]:
     return {"PATH": _DEFAULT_PATH, **told, **request.environment}
 
 
+def _warned(request: v.SubmitRequest) -> v.SubmitRequest:
+    """For v0.0.38, which cannot warn the batch script: the script warns itself, so long before its limit.
+
+    The shell that waits has left the job's way: it holds none of its descriptors and dies with it.
+    """
+    for option in request.options:
+        found = re.fullmatch(r"--signal=R?BR?:(?:SIG)?([A-Za-z0-9]+)(?:@(\d+))?", option)
+        if found is None:
+            continue
+        after_s = max(0, request.time_limit_min * 60 - int(found[2] or 60))
+        first, newline, rest = request.script.partition("\n")
+        warning = (
+            f'(sleep {after_s}; exec scancel --batch --signal={found[1].upper()} "$SLURM_JOB_ID")'
+            " </dev/null >/dev/null 2>&1 &"
+        )
+        options = tuple(one for one in request.options if one != option)
+        return replace(request, script=f"{first}\n{warning}\n{rest}" if newline else request.script, options=options)
+    return request
+
+
 def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
     """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run."""
     _check(request)
     old = version == options.OLD
+    if old:
+        request = _warned(request)
     environment = _environment(request)
     job: dict[str, Any] = {
         "name": request.name,

@@ -400,7 +400,8 @@ def _old(job: Job, name: str, value: str) -> bool:
     elif name in _OLD_FLAGS:
         job[_OLD_FLAGS[name]] = True
     elif name == "begin":
-        job["begin_time"] = instant(value)
+        # This version reads text here, and of instants only this form.
+        job["begin_time"] = f"uts{instant(value)}"
     elif name == "cpus-per-gpu":
         # This version refuses both.
         job["cpus_per_gpu"] = str(int(value))
