@@ -66,9 +66,7 @@ OURS: Final = _names("output error chdir requeue no-requeue comment open-mode")
 #: Options that tell the sbatch command how to behave and Slurm nothing about the job.
 CLIENT: Final = _names("autocomplete help ignore-pbs parsable quiet test-only usage verbose version wait")
 #: Options that a job sent by REST cannot have, or that the portal does another way.
-_REFUSED: Final = _names(
-    """bbf clusters export-file external gid gpus-per-socket nodefile power resources uid wrap"""
-)
+_REFUSED: Final = _names("""bbf clusters export-file external gid gpus-per-socket nodefile power resources uid wrap""")
 #: Options that speak of the shell or the login session that a job sent by REST does not come from.
 _OF_THE_SHELL: Final = _names("get-user-env propagate")
 #: Options that fill fields of the form; some values of them are kept as well.
@@ -258,9 +256,7 @@ def _take(option: Option, given: dict[str, Option], out: SbatchReading) -> None:
         return
     if option.name in _OF_THE_SHELL:
         out.remarks.append(
-            _(
-                "line %(number)s: --%(name)s speaks of a login session, which a job of the portal has not; set it up in the script"
-            )
+            _("line %(number)s: --%(name)s is about a login session, which jobs here have not; set it in the script")
             % facts
         )
         return

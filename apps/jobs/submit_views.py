@@ -161,7 +161,7 @@ class ReadScript(_NewJob):
             text = form.chosen_template.script if form.chosen_template else ""
         reading = read_sbatch(text)
         if (reading.fields or reading.options) and not reading.problems:
-            # A script that speaks to Slurm is taken at its word, also for what it leaves out; its name may be its file's.
+            # A script that speaks to Slurm is taken at its word, also for what it leaves out; a file names it.
             name = reading.fields.get("name")
             reading = completed(reading)
             if name is None:

@@ -413,6 +413,9 @@ def test_a_script_is_read_without_being_submitted(as_user: Any, owner: Any) -> N
     answer = as_user(owner).send("POST", "jobs/import", {"script": script})
     assert answer.status_code == 200
     body = answer.json()
-    assert (body["members"], body["slurm_options"]) == ({"nodes": 2}, ["--constraint=h100"])
-    assert "line 3" in body["problems"][0]["detail"]
+    wanted = {"name": "job", "nodes": 2, "gpus_per_node": 0, "time_limit_min": 1440, "array": "1-9"}
+    assert (body["members"], body["slurm_options"]) == (wanted, ["--constraint=h100"])
+    assert (body["problems"], len(body["remarks"])) == ([], 3)
+    refused = as_user(owner).send("POST", "jobs/import", {"script": script.replace("--array=1-9", "--uid=0")}).json()
+    assert "line 3" in refused["problems"][0]["detail"]
     assert Job.objects.count() == 0
