@@ -198,6 +198,14 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="Tasks of a job array as Slurm writes them, such as 0-9 or 0-99%10.",
     )
+    dependency = serializers.CharField(
+        max_length=2000,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Conditions joined by commas: afterok:JOB with a uid, a name or a Slurm id; after, afterany, "
+        "afternotok; singleton.",
+    )
     max_recoveries = serializers.IntegerField(default=3)
     trim = serializers.BooleanField(
         default=False, help_text="Cut a time limit that outlives the block of the nodes to the longest that fits."

@@ -20,6 +20,7 @@ from apps.health.selectors import live_findings
 from apps.health.states import FATAL
 from apps.jobs.action_selectors import actions_of, verbs_for
 from apps.jobs.action_words import verb_words
+from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job
@@ -130,6 +131,7 @@ class JobOverview(JobPage):
             "table": thinned(points, 24),
             "uses": time_use(spans),
             "bars": _bars(spans, whole),
+            "graph": graph_of(self.actor, job, context["attempt"]),
             "slow": slow_reasons(job, context["attempt"], points, context["node_rows"], context["findings"]),
         }
         return self.answer(request, "jobs/job_overview.html", context)

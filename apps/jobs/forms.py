@@ -14,6 +14,7 @@ from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.core.forms import NamingForm
 from apps.jobs.array_rules import parse_array
+from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
@@ -135,6 +136,12 @@ class JobForm(NamingForm):
         max_length=4000,
         help_text=gettext_lazy("Tasks of the same size, such as 0-9 or 0-99%10 (ten at once); empty: one job."),
     )
+    dependency = forms.CharField(
+        label=gettext_lazy("After jobs"),
+        required=False,
+        max_length=2000,
+        help_text=gettext_lazy("Such as afterok:NAME,afterany:ID; all of them must hold. Ids may be Slurm's."),
+    )
     slurm_options = forms.CharField(
         label=gettext_lazy("More Slurm options"),
         required=False,
@@ -166,6 +173,7 @@ class JobForm(NamingForm):
         "partition": "",
         "environment": {},
         "array": "",
+        "dependency": "",
         "slurm_options": [],
         "max_recoveries": 0,
     }
@@ -331,6 +339,7 @@ class JobForm(NamingForm):
             environment=data["environment"],
             slurm_options=data["slurm_options"],
             array=data["array"],
+            dependency=data["dependency"],
             max_recoveries=data["max_recoveries"],
             template=template,
             template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
@@ -384,6 +393,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
         "slurm_options": "\n".join(job.slurm_options),
         "array": job.array,
+        "dependency": dependency_text(job),
     }
     if is_template:
         values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}

@@ -284,3 +284,4 @@ class ProgressPoint(models.Model):
 
 # Registered with the app's other models; last, because they hang on the ones above.
 from apps.jobs import action_models as action_models  # noqa: E402
+from apps.jobs import dependency_models as dependency_models  # noqa: E402

@@ -15,6 +15,7 @@ from apps.core import clock, units
 from apps.costs.selectors import Sums
 from apps.jobs.action_words import kept_words
 from apps.jobs.block_ends import Room, held_words, room_for
+from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
@@ -63,6 +64,9 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
     """Why it waits, its place in the team's line and what is missing."""
     if kept := kept_words(attempt):
         return kept
+    if attempt is not None and attempt.phase == AttemptPhase.PENDING and (still := standstill_of(job)) is not None:
+        since = units.duration(clock.now() - job.phase_since)
+        return _("Waiting for %(since)s: %(why)s.") % {"since": since, "why": still.words}
     room = room_for(job, attempt.excluded_nodes if attempt else ())
     if room.must_wait and (attempt is None or attempt.phase in (AttemptPhase.PENDING, AttemptPhase.SUBMITTING)):
         since = units.duration(clock.now() - job.phase_since)
@@ -149,6 +153,7 @@ def _end_words(job: Job) -> str:
         "TimeLimit": _("it reached its time limit of %(limit)s") % {"limit": units.duration(job.time_limit_min * 60)},
         "CancelledOutside": _("someone cancelled it outside the portal"),
         "NodeFailure": _("its nodes failed too often"),
+        "DependencyNeverSatisfied": str(job.message),
         "ArrayTasks": _("one of its tasks failed: %(message)s") % {"message": job.message},
         "Refused": _("the scheduler refused it: %(message)s") % {"message": job.message},
         "Lost": _("the scheduler forgot it"),

@@ -23,6 +23,8 @@ from apps.costs.states import Unit
 from apps.intents.services import intent_ask
 from apps.jobs.array_rules import Array, array_of
 from apps.jobs.block_ends import longest_limit, trimmed_limit
+from apps.jobs.dependency_models import JobDependency
+from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
@@ -62,6 +64,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     slurm_options: Sequence[str] = ()
     array: str = ""
+    dependency: str = ""
     max_recoveries: int = 3
     trim: bool = False
     template: JobTemplate | None = None
@@ -119,6 +122,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += _check_fields(spec)
     array, found = read_array(spec.array)
     problems += found
+    problems += resolve_dependency(actor, spec.dependency)[2]
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
     problems += _check_options(spec, nodes)
@@ -336,6 +340,12 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
             "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
         )
     array, _found = read_array(spec.array)
+    needed, told, _found = resolve_dependency(actor, spec.dependency)
+    options = [*spec.slurm_options]
+    if told:
+        before = value_of(check_options(options)[0], "dependency")
+        options = [o for o in options if not o.startswith(("--dependency", "-d"))] if before else options
+        options.append(f"--dependency={','.join([*([before] if before else []), *(wait.text for wait in told)])}")
     job = Job(
         uid=ids.new_uid("job"),
         team=team,
@@ -355,7 +365,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         time_limit_min=preview.time_limit_min,
         partition=spec.partition or cluster.partition,
         environment=dict(spec.environment),
-        slurm_options=check_options(spec.slurm_options)[0],
+        slurm_options=check_options(options)[0],
         array=array.text if spec.array else "",
         tasks=len(array.tasks),
         tasks_at_once=array.at_once,
@@ -377,6 +387,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         job.save()
         attempt.job = job
         attempt.save()
+        JobDependency.objects.bulk_create(JobDependency(job=job, needs=other, kind=kind) for kind, other in needed)
         after = {
             "name": job.name,
             "cluster": cluster.name,

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from apps.core.api import Endpoint
 from apps.jobs.api import JobSubmitSerializer
+from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job
 from apps.jobs.selectors import job_for
 
@@ -30,6 +31,7 @@ def spec_of(job: Job) -> dict[str, Any]:
         "environment": job.environment,
         "slurm_options": job.slurm_options,
         "array": job.array,
+        "dependency": dependency_text(job),
         "max_recoveries": job.max_recoveries,
     }
     if job.template is not None and job.template.is_enabled:

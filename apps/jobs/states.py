@@ -84,7 +84,7 @@ JOB_TRANSITIONS: dict[str, frozenset[str]] = {
     J.CANCELLED: frozenset(),
 }
 ATTEMPT_TRANSITIONS: dict[str, frozenset[str]] = {
-    A.PENDING: frozenset({A.SUBMITTING, A.CANCELLED}),
+    A.PENDING: frozenset({A.SUBMITTING, A.CANCELLED, A.REFUSED}),
     A.SUBMITTING: frozenset({A.QUEUED, A.REFUSED, A.CANCELLED}),
     A.QUEUED: frozenset({A.RUNNING, A.STOPPING, *ATTEMPT_ENDED}),
     A.RUNNING: frozenset({A.QUEUED, A.STOPPING, *ATTEMPT_ENDED}),

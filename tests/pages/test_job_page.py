@@ -83,7 +83,7 @@ def test_stale_data_is_shown_with_its_age(sign_in: SignIn, running: Any) -> None
 def test_a_viewer_may_look_but_not_stop(sign_in: SignIn, running: Any) -> None:
     text = page(sign_in("member"), running)
     assert "ask-cancel" not in text
-    assert "Submit again" not in text
+    assert "Copy and edit" not in text
     assert "ask-cancel" in page(sign_in("lead"), running)
 
 

@@ -21,6 +21,7 @@ from apps.jobs.action_observations import limit_follow
 from apps.jobs.array_selectors import tasks_words, worst_of
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
+from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
@@ -42,6 +43,8 @@ UNSEEN = timedelta(seconds=30)
 BUDGET_RETRY_S = 60.0
 #: How often a job that is held back is compared with the blocks again.
 HELD_S = 60.0
+#: How often a job that waits for another one is compared with it.
+DEPENDENCY_S = 10.0
 RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
 #: Slurm's number for "Invalid job array specification".
@@ -98,6 +101,12 @@ def _submit(job: Job, attempt: Attempt) -> Outcome:
     if job.stop_kind == "cancel":
         obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
+    if attempt.number == 1 and (still := standstill_of(job)) is not None:
+        if still.is_final:
+            obs.attempt_end(attempt, AttemptPhase.REFUSED, "DependencyNeverSatisfied", still.words)
+            return again(0)
+        obs.job_held_back(job, attempt, still.words)
+        return again(DEPENDENCY_S)
     room = room_for(job, attempt.excluded_nodes)
     if room.must_wait:
         obs.job_held_back(job, attempt, held_words(job, room))
