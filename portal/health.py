@@ -69,8 +69,20 @@ class StateCollector(Collector):
         lag = GaugeMetricFamily(
             "qd_collector_lag_seconds", "Seconds since a collector last finished.", labels=["cluster", "collector"]
         )
+        costs = {
+            key: GaugeMetricFamily(f"qd_collector_{name}", text, labels=["cluster", "collector"])
+            for key, name, text in (
+                ("period_s", "period_seconds", "Seconds between two reads, as they follow each other now."),
+                ("read_s", "read_seconds", "Seconds that the last read took."),
+                ("bytes", "read_bytes", "Bytes that the last read brought."),
+            )
+        }
         now = clock.now()
         for cluster in Cluster.objects.filter(phase__in=[ClusterPhase.READY, ClusterPhase.UNREACHABLE]):
+            for name, told in (("queue", cluster.queue_reading), ("nodes", cluster.nodes_reading)):
+                for key, family in costs.items():
+                    if told.get(key) is not None:
+                        family.add_metric([cluster.name, name], float(told[key]))
             for name, at in (
                 ("queue", cluster.queue_read_at),
                 ("nodes", cluster.nodes_read_at),
@@ -79,6 +91,7 @@ class StateCollector(Collector):
                 if at is not None:
                     lag.add_metric([cluster.name, name], (now - at).total_seconds())
         yield lag
+        yield from costs.values()
         gpus = GaugeMetricFamily(
             "qd_node_expected_gpus", "GPUs that a node of this type has when all is well.", labels=["cluster", "node"]
         )

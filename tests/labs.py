@@ -62,6 +62,7 @@ def real_slurm_lab(
     gpus: int = 8,
     accounting: bool | None = None,
     min_job_age_s: int = 300,
+    max_jobs: int = 10_000,
     user: str = "nobody",
     release: str = OWN,
     pcs: bool = False,
@@ -78,6 +79,7 @@ def real_slurm_lab(
     # A test run that is killed must not leave a Slurm behind.
     words += ["--min-job-age", str(min_job_age_s), "--stop-with", str(os.getpid()), "--release", release]
     words += [*(["--pcs"] if pcs else []), *(["--enforce"] if enforce else [])]
+    words += ["--max-jobs", str(max_jobs)]
     if accounting is not None:
         words.append("--accounting" if accounting else "--no-accounting")
     command = [sys.executable, "-m", "sandbox.lab"]

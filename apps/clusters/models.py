@@ -148,9 +148,14 @@ class Cluster(Reconciled):
         return self.observed_at if self.seen_by == "aws" else self.nodes_read_at
 
     @property
-    def seen_every_s(self) -> int:
+    def seen_every_s(self) -> float:
         """How often it is asked."""
-        return 60 if self.seen_by == "aws" else 10
+        return 60 if self.seen_by == "aws" else max(10.0, float(self.nodes_reading.get("period_s") or 0))
+
+    @property
+    def queue_every_s(self) -> float:
+        """How often the queue is read now: the pace follows what happens in it."""
+        return max(5.0, float(self.queue_reading.get("period_s") or 0))
 
 
 class Mount(Recorded):

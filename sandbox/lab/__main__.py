@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--gpus", type=int, default=8, help="GPUs a node")
         one.add_argument("--user", default="nobody", help="the user jobs run as")
         one.add_argument("--min-job-age", type=int, default=300, help="seconds a finished job stays in the queue")
+        one.add_argument("--max-jobs", type=int, default=10_000, help="jobs the controller keeps at once")
         one.add_argument("--stop-with", type=int, metavar="PID", help="stop when this process ends, however it ends")
         one.add_argument("--pcs", action="store_true", help="tokens must carry uid, gid and groups, as on AWS PCS")
         one.add_argument("--enforce", action="store_true", help="jobs need an association, and its limits hold")
@@ -64,6 +65,7 @@ def _options(arguments: argparse.Namespace) -> LabOptions:
         min_job_age_s=arguments.min_job_age,
         pcs=arguments.pcs,
         enforce=arguments.enforce,
+        max_jobs=arguments.max_jobs,
     )
 
 
@@ -122,7 +124,7 @@ def _start(arguments: argparse.Namespace) -> None:
     words = [
         sys.executable, "-m", "sandbox.lab", "run", "--dir", str(options.directory),
         "--nodes", str(options.nodes), "--gpus", str(options.gpus), "--user", options.user,
-        "--min-job-age", str(options.min_job_age_s), "--release", options.release,
+        "--min-job-age", str(options.min_job_age_s), "--max-jobs", str(options.max_jobs), "--release", options.release,
         "--accounting" if options.accounting else "--no-accounting",
     ]  # fmt: skip
     words += [*(["--pcs"] if options.pcs else []), *(["--enforce"] if options.enforce else [])]

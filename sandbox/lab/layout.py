@@ -40,6 +40,7 @@ class LabOptions:
     accounting: bool = True
     user: str = "nobody"
     min_job_age_s: int = 300
+    max_jobs: int = 10_000
     partition: str = "gpu"
     max_time_min: int = 7 * 24 * 60
     pcs: bool = False
@@ -125,6 +126,7 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
         "SchedulerParameters=bf_interval=2,sched_interval=5,batch_sched_delay=0",
         "ReturnToService=2",
         f"MinJobAge={options.min_job_age_s}",
+        f"MaxJobCount={options.max_jobs}",
         "KillWait=5",
         "SlurmdTimeout=60",
         "SlurmctldTimeout=60",

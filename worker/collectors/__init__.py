@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 #: Rows a collector looked at and rows it wrote: the proof that "no change" writes nothing.
 READ = Counter("qd_collector_rows_read_total", "Rows read by collectors.", ["collector"])
 WRITTEN = Counter("qd_collector_rows_written_total", "Rows changed by collectors.", ["collector"])
-PERIOD = Gauge("qd_collector_period_seconds", "Time to a collector's next read.", ["collector", "cluster"])
-READ_SECONDS = Gauge("qd_collector_read_seconds", "Time of a collector's last read.", ["collector", "cluster"])
-READ_BYTES = Gauge("qd_collector_read_bytes", "Size of a collector's last read.", ["collector", "cluster"])

@@ -23,7 +23,7 @@ from apps.jobs.observations import Seen, array_observe, attempt_observe, attempt
 from apps.jobs.selectors import attempts_placed
 from apps.jobs.states import AttemptPhase
 from worker import doors
-from worker.collectors import PERIOD, READ, READ_BYTES, READ_SECONDS, WRITTEN
+from worker.collectors import READ, WRITTEN
 from worker.collectors.pace import next_period, too_early_s
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
@@ -133,7 +133,6 @@ def queue(uid: str) -> Outcome:
     WRITTEN.labels("slurm_queue").inc(written)
     reading = _reading(cluster.queue_reading, read, written)
     reading["period_s"] = round(_queue_period(reading, read, attempts), 2)
-    _tell("slurm_queue", cluster, reading)
     # What was not looked at yet must be found by the next read, which therefore asks from the same instant.
     cluster_observations.queue_was_read(cluster, cluster.queue_as_of if skipped else read.as_of, reading)
     return again(reading["period_s"])
@@ -251,12 +250,6 @@ def _queue_period(reading: Mapping[str, Any], read: v.QueueRead, attempts: Seque
     )
 
 
-def _tell(collector: str, cluster: Cluster, reading: Mapping[str, Any]) -> None:
-    PERIOD.labels(collector, cluster.name).set(reading["period_s"])
-    READ_SECONDS.labels(collector, cluster.name).set(reading["read_s"])
-    READ_BYTES.labels(collector, cluster.name).set(reading["bytes"])
-
-
 def nodes(uid: str) -> Outcome:
     """Read all nodes and write those that differ."""
     cluster = _open(uid)
@@ -303,6 +296,5 @@ def nodes(uid: str) -> Outcome:
         read_s=read.read_s,
     )
     reading["period_s"] = round(period, 2)
-    _tell("slurm_nodes", cluster, reading)
     cluster_observations.nodes_were_read(cluster, reading)
     return again(period)
