@@ -47,6 +47,8 @@ class Config(BaseSettings):
     collect_nodes_most_s: float = Field(default=30.0, ge=1, le=600)
     #: The part of the time that reading one scheduler's queue (or its nodes) may take.
     collect_share: float = Field(default=0.1, ge=0.01, le=0.5)
+    #: Seconds between two forecasts of when waiting jobs start.
+    predict_every_s: float = Field(default=60.0, ge=5, le=3600)
     collect_fleet_s: float = 10.0
     sweep_grace_s: int = 900
     charge_every_s: int = 30

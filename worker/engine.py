@@ -29,6 +29,7 @@ QUIET = frozenset(
         "cluster.nodes",
         "cluster.outside",
         "cluster.exporters",
+        "cluster.starts",
         "cluster.reconcile",
         "account.check",
         "account.sweep",

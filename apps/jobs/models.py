@@ -13,6 +13,8 @@ from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField
 from apps.jobs.log_models import LogSegment
 from apps.jobs.queue_models import QueueEntry as QueueEntry
+from apps.jobs.start_models import StartHistory as StartHistory
+from apps.jobs.start_models import StartPrediction as StartPrediction
 from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
 from apps.teams.models import Team, User
 

@@ -17,34 +17,10 @@ from apps.jobs.action_words import kept_words
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
+from apps.jobs.reason_words import waiting_words
 from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
 from apps.jobs.states import AttemptPhase, JobPhase
-
-
-def waiting_words(reason: str) -> str:
-    """Slurm's reason for a pending job in plain words; the word itself where we have none."""
-    words = {
-        "": _("the scheduler has not looked at it yet"),
-        "None": _("the scheduler has not looked at it yet"),
-        "Resources": _("not enough free GPUs or nodes"),
-        "Priority": _("jobs with higher priority are ahead"),
-        "ReqNodeNotAvail": _("a node it needs is drained, down or excluded"),
-        "PartitionTimeLimit": _("its time limit is above the partition's"),
-        "PartitionNodeLimit": _("it asks for more nodes than the partition has"),
-        "PartitionDown": _("the partition is down"),
-        "QOSMaxJobsPerUserLimit": _("the QOS allows no more jobs of this user"),
-        "AssocGrpGRESMinutes": _("the account's GPU minutes are used up"),
-        "AssocGrpGRES": _("the account's GPUs are all in use"),
-        "BeginTime": _("its start time has not come"),
-        "JobHeldUser": _("it is held by its user"),
-        "JobHeldAdmin": _("it is held by an administrator"),
-        "Dependency": _("a job it depends on has not finished"),
-        "BadConstraints": _("no node can satisfy its constraints"),
-        "Licenses": _("a licence it needs is in use"),
-    }
-    return words.get(reason, reason)
-
 
 #: How long before it is too late to start a waiting job says so.
 SAY_BEFORE_MIN = 24 * 60

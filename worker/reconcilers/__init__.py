@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.collectors import ec2, exporters, outside, slurm
+from worker.collectors import ec2, exporters, outside, slurm, starts
 from worker.collectors import reservations as reserved
 from worker.engine import Reconciler
 from worker.reconcilers import (
@@ -37,6 +37,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "cluster.queue": slurm.queue,
     "cluster.nodes": slurm.nodes,
     "cluster.outside": outside.follow,
+    "cluster.starts": starts.predict,
     "cluster.exporters": exporters.read_all,
     "cluster.reconcile": managed.reconcile,
     "group.reconcile": groups.reconcile,

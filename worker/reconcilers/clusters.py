@@ -13,7 +13,7 @@ from worker.providers.errors import ProviderError
 RECHECK_S = 120.0
 RETRY_S = 10.0
 _USED = (ClusterPhase.READY, ClusterPhase.UNREACHABLE)
-COLLECTORS = ("cluster.queue", "cluster.nodes", "cluster.exporters")
+COLLECTORS = ("cluster.queue", "cluster.nodes", "cluster.exporters", "cluster.starts")
 
 
 def connect(uid: str) -> Outcome:
