@@ -20,6 +20,8 @@ from apps.jobs.models import Attempt, Job
 from apps.jobs.reason_words import waiting_words
 from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
+from apps.jobs.start_selectors import accuracy_of, prediction_of
+from apps.jobs.start_words import expected_words, needs_words
 from apps.jobs.states import AttemptPhase, JobPhase
 
 #: How long before it is too late to start a waiting job says so.
@@ -48,6 +50,17 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         since = units.duration(clock.now() - job.phase_since)
         return _("Waiting for %(since)s: %(why)s.") % {"since": since, "why": held_words(job, room)}
     position = queue_position(job)
+    head = _("Waiting: number %(position)s of team %(team)s on %(cluster)s") % {
+        "position": position,
+        "team": job.team.slug,
+        "cluster": job.cluster.name,
+    }
+    again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
+    prediction = prediction_of(attempt)
+    if prediction is not None:
+        needs = "; ".join([head, *needs_words(prediction.why, prediction.made_at)])
+        start = expected_words(prediction, accuracy_of(job.cluster_id))
+        return f"{needs}{again}.{f' {start}.' if start else ''}{ends_words(room)}"
     nodes = list(Node.objects.filter(cluster=job.cluster).exclude(phase=NodePhase.GONE))
     excluded = set(attempt.excluded_nodes) if attempt else set()
     fits = [
@@ -56,11 +69,6 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         if n.phase == NodePhase.READY and n.name not in excluded and n.gpus - n.gpus_used >= job.gpus_per_node
     ]
     missing = max(0, job.nodes - len(fits))
-    head = _("Waiting: number %(position)s of team %(team)s on %(cluster)s") % {
-        "position": position,
-        "team": job.team.slug,
-        "cluster": job.cluster.name,
-    }
     if missing:
         need = ngettext("it needs %(count)s more free node", "it needs %(count)s more free nodes", missing) % {
             "count": missing
@@ -77,7 +85,6 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         start = " " + _("Slurm expects it to start in %(wait)s.") % {
             "wait": units.duration(attempt.expected_start_at - clock.now())
         }
-    again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
     return f"{head}; {need}{tail}{again}.{start}{ends_words(room)}"
 
 
