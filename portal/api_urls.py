@@ -20,7 +20,17 @@ from apps.connections import api as connections
 from apps.core.api import api_not_found
 from apps.costs import api as costs
 from apps.health import api as health
-from apps.jobs import action_api, array_api, ingest_api, log_api, progress_api, sbatch_api, spec_api, stop_api
+from apps.jobs import (
+    action_api,
+    array_api,
+    ingest_api,
+    log_api,
+    progress_api,
+    sbatch_api,
+    spec_api,
+    start_api,
+    stop_api,
+)
 from apps.jobs import api as jobs
 from apps.quotas import api as quotas
 from apps.storage import api as storage
@@ -90,6 +100,7 @@ urlpatterns = [
     path("jobs/stop", stop_api.JobsStop.as_view(), name="jobs-stop"),
     path("jobs/act", action_api.JobsAct.as_view(), name="jobs-act"),
     path("jobs/<str:uid>", jobs.JobDetail.as_view(), name="job"),
+    path("jobs/<str:uid>/what-if", start_api.JobWhatIf.as_view(), name="job-what-if"),
     path("jobs/<str:uid>/cancel", stop_api.JobStop.as_view(kind="cancel"), name="job-cancel"),
     path("jobs/<str:uid>/requeue", stop_api.JobStop.as_view(kind="requeue"), name="job-requeue"),
     path("jobs/<str:uid>/logs", log_api.JobLogs.as_view(), name="job-logs"),

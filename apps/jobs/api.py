@@ -31,6 +31,7 @@ from apps.jobs.selectors import (
 )
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import JobSpec, Preview, job_preview, job_submit
+from apps.jobs.start_api import ExpectedStartField
 from apps.teams.selectors import team_for
 
 
@@ -86,6 +87,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     template: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     usd_per_gpu_hour = serializers.DecimalField(max_digits=12, decimal_places=6, read_only=True)
+    expected_start = ExpectedStartField()
 
     class Meta:
         model = Job
@@ -124,6 +126,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "tokens_per_s",
             "eta_s",
             "progress_at",
+            "expected_start",
             "created_at",
             "started_at",
             "ended_at",

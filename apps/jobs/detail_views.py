@@ -29,6 +29,7 @@ from apps.jobs.progress_selectors import series_of
 from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
+from apps.jobs.start_views import start_context
 
 
 def page_address(name: str, uid: str) -> str:
@@ -132,6 +133,7 @@ class JobOverview(JobPage):
             "uses": time_use(spans),
             "bars": _bars(spans, whole),
             "graph": graph_of(self.actor, job, context["attempt"]),
+            "start": start_context(job, context["attempt"]),
             "slow": slow_reasons(job, context["attempt"], points, context["node_rows"], context["findings"]),
         }
         return self.answer(request, "jobs/job_overview.html", context)

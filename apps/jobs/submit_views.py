@@ -14,6 +14,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from apps.clusters.models import Cluster
 from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem, NotFound, Refusal
@@ -24,6 +25,8 @@ from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
 from apps.jobs.services import Preview, job_preview, job_submit
+from apps.jobs.start_selectors import Asked, what_if
+from apps.jobs.start_words import what_if_words
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
 
@@ -48,6 +51,7 @@ class Verdict:
     missing: list[str]
     problems: list[str]
     at_fields: dict[str, str]
+    start: str = ""
 
     @property
     def is_accepted(self) -> bool:
@@ -81,7 +85,25 @@ def verdict_of(actor: Actor, form: JobForm) -> Verdict:
             at_fields.setdefault(name, problem.detail)
         else:
             problems.append(problem.detail)
-    return Verdict(preview, missing, problems, at_fields)
+    start = "" if at_fields or problems else _start_words(cluster, form, preview)
+    return Verdict(preview, missing, problems, at_fields, start)
+
+
+def _start_words(cluster: Cluster, form: JobForm, preview: Preview) -> str:
+    """When it would start, from the mirror of the cluster's queue; empty before that was ever read."""
+    if cluster.queue_read_at is None:
+        return ""
+    data = form.cleaned_data
+    asked = Asked(
+        nodes=data["nodes"],
+        gpus_per_node=data["gpus_per_node"],
+        limit_min=preview.time_limit_min,
+        partition=data.get("partition") or cluster.partition,
+        gpu_type=data.get("gpu_type") or "",
+        user_name=preview.slurm_user or cluster.user_name,
+        name=data.get("name") or "",
+    )
+    return what_if_words(what_if(cluster, asked), asked.partition)
 
 
 class _NewJob(Page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy
 
 from apps.clusters.selectors import clusters_visible_to
-from apps.core import clock
+from apps.core import clock, units
 from apps.core.lists import MAX_CSV_ROWS, csv_answer, filtered_rows, listing
 from apps.core.pages import Page
 from apps.costs.selectors import sums_of
@@ -24,6 +24,9 @@ from apps.jobs.filters import JobFilter
 from apps.jobs.models import Job
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.selectors import job_costs, jobs_visible_to
+from apps.jobs.start_models import StartPrediction
+from apps.jobs.start_selectors import predictions_for
+from apps.jobs.start_words import expected_words
 from apps.jobs.states import JOB_LIVE, JobOrigin, JobPhase
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
@@ -73,12 +76,26 @@ class JobRow:
     usd: Decimal
     waited_until: datetime | None
     may_stop: bool
+    expected: StartPrediction | None = None
+
+    @property
+    def starts_in(self) -> str:
+        """How long a waiting job is expected to wait on; empty where no start is in sight."""
+        at = self.expected.p50_at if self.expected is not None else None
+        return units.duration(max(timedelta(0), at - clock.now())) if at is not None else ""
+
+    @property
+    def starts_words(self) -> str:
+        """The expected start with its range."""
+        return expected_words(self.expected) if self.expected is not None else ""
 
 
 def rows_of(actor: Actor, jobs: list[Job]) -> list[JobRow]:
-    """Rows of these jobs; one query for all their costs."""
-    costs = job_costs(jobs)
-    return [JobRow(j, costs[j.uid], j.started_at or j.ended_at, can_cancel_job(actor, j)) for j in jobs]
+    """Rows of these jobs; one query for all their costs, one for what is expected of those that wait."""
+    costs, expected = job_costs(jobs), predictions_for(jobs)
+    return [
+        JobRow(j, costs[j.uid], j.started_at or j.ended_at, can_cancel_job(actor, j), expected.get(j.pk)) for j in jobs
+    ]
 
 
 def poll_query(request: HttpRequest, rows: Iterable[JobRow], newest: str) -> str:
