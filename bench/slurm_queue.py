@@ -179,11 +179,11 @@ def measure(lab: Any, minutes: float, jobs: int) -> dict[str, Any]:
         rows.append([what, figure, bound, holds])
 
     before = rss_mib(restd)
-    first = tick(cluster.uid)
+    first = catch_up(cluster.uid)
     after_first = rss_mib(restd)
     count = QueueEntry.objects.filter(gone_at__isnull=True).count()
     row("jobs in the queue", f"{count:,} ({RELEASE}, REST {version})", f"{jobs:,}", count >= jobs)
-    row("first read, once for a cluster", figures(first))
+    row("first reads, once for a cluster", figures(first))
     # Another process of the worker starts: it takes the queue from the database.
     slurm._memories.clear()
     scheduler = lab.scheduler()
@@ -254,6 +254,15 @@ def cancel_and_submit(scheduler: Any, lab: Any, number: int) -> None:
         scheduler.cancel(key)
     for index in range(CHANGES - CHANGES // 2):
         scheduler.submit(request(lab, f"new-{number}-{index}", nodes=4, limit=600))
+
+
+def catch_up(uid: str) -> dict[str, Any]:
+    """Reads of a queue that was never read until nothing is left: their sums."""
+    total = tick(uid)
+    while total["left_over"]:
+        one = tick(uid)
+        total = {**one, **{name: total[name] + one[name] for name in ("took_s", "bytes", "calls", "written")}}
+    return total
 
 
 def run_for(uid: str, minutes: float, restd: int) -> tuple[dict[str, float], float]:

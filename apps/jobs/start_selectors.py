@@ -14,7 +14,7 @@ from apps.jobs.models import Attempt, Job, QueueEntry
 from apps.jobs.start_models import StartPrediction
 from apps.jobs.start_pictures import OPEN, history_of, pool_of, use_of
 from apps.jobs.start_rules import CYCLE_S, Accuracy, Estimate, Waiting, Why, explain, simulate
-from apps.jobs.states import AttemptPhase, JobPhase
+from apps.jobs.states import AttemptPhase
 
 #: Over how long the accuracy is told.
 ACCURACY_WINDOW = timedelta(days=90)
@@ -31,11 +31,8 @@ def prediction_of(attempt: Attempt | None) -> StartPrediction | None:
 
 def predictions_for(jobs: Iterable[Job]) -> dict[int, StartPrediction]:
     """The newest expectations of waiting jobs by their pk; one query."""
-    waiting = [job.pk for job in jobs if job.phase == JobPhase.QUEUED]
-    if not waiting:
-        return {}
     rows = StartPrediction.objects.filter(
-        attempt__job__in=waiting, attempt__phase=AttemptPhase.QUEUED, is_first=False
+        attempt__job__in=[job.pk for job in jobs], attempt__phase=AttemptPhase.QUEUED, is_first=False
     ).select_related("attempt")
     return {row.attempt.job_id: row for row in rows}
 

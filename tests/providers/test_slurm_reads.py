@@ -193,16 +193,14 @@ class BigQueue(Server):
         return sum(1 for _, path in self.asked if path.startswith(what))
 
 
-def test_a_big_queue_is_read_whole_once_and_then_by_states() -> None:
+def test_a_big_queue_is_never_read_whole() -> None:
     server = BigQueue(600)
     scheduler = server.scheduler()
     first = scheduler.queue()
     assert len(first.jobs or ()) == 600
-    server.asked.clear()
+    assert first.left_over == 0
     quiet = scheduler.queue(first.as_of)
     assert quiet.jobs is None
-    assert ("GET", "jobs") not in server.asked
-    assert server.count("job/") <= bulk.DETAILS_A_READ
     server.jobs["17"]["job_state"] = ["RUNNING"]
     server.jobs["17"]["nodes"] = "p5-1"
     del server.jobs["600"]
@@ -211,6 +209,45 @@ def test_a_big_queue_is_read_whole_once_and_then_by_states() -> None:
     states = {job.scheduler_id: job.state for job in changed.jobs}
     assert states["17"] == "RUNNING"
     assert "600" not in states
+    assert ("GET", "jobs") not in server.asked
+
+
+def test_a_queue_too_big_for_one_read_comes_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "CATCH_UP_S", 0.0)
+    server = BigQueue(420)
+    scheduler = server.scheduler()
+    read = scheduler.queue(None, ["417"])
+    assert len(read.jobs or ()) == 50
+    assert "417" in {job.scheduler_id for job in read.jobs or ()}, "what is watched comes first"
+    assert read.left_over == 370
+    seen = [50]
+    while read.left_over:
+        read = scheduler.queue(read.as_of)
+        seen.append(len(read.jobs or ()))
+    assert seen[-1] == 420
+    assert ("GET", "jobs") not in server.asked
+
+
+def test_a_small_queue_is_read_whole_at_first() -> None:
+    server = BigQueue(30)
+    assert len(server.scheduler().queue().jobs or ()) == 30
+    assert server.count("job/") == 0
+
+
+def test_after_a_doubt_only_new_jobs_of_a_big_queue_are_looked_at() -> None:
+    server = BigQueue(600)
+    since = datetime.now(tz=UTC)
+    for number in (601, 605):
+        server.jobs[str(number)] = old_job(
+            job_id=number,
+            comment="uid-x",
+            job_state=["PENDING"],
+            nodes="",
+            submit_time=int(since.timestamp()) + 5,
+        )
+    scheduler = server.scheduler()
+    assert [job.scheduler_id for job in scheduler.jobs_by_comment("uid-x", since)] == ["601", "605"]
+    assert server.count("job/") <= 2 + bulk.OLDER_IN_A_ROW + 1
     assert ("GET", "jobs") not in server.asked
 
 

@@ -37,6 +37,8 @@ ENDS_PER_TICK = 200
 ACCOUNTING_REST_S = 15.0
 #: How often rows without an end are looked for.
 SETTLE_EVERY_S = 30.0
+#: The part of the time that reading may take until a queue that was never read is known.
+CATCHING_UP_SHARE = 0.5
 #: A portal job that waits or runs keeps the period at or below this, whatever the rest of the queue does.
 WAITING_S = 5.0
 RUNNING_S = 10.0
@@ -104,7 +106,8 @@ def queue(uid: str) -> Outcome:
         return DONE
     config = settings.CONFIG
     told: Mapping[str, Any] = cluster.queue_reading
-    early = too_early_s(cluster.queue_read_at, float(told.get("read_s") or 0), config.collect_share, clock.now())
+    share = max(config.collect_share, CATCHING_UP_SHARE) if told.get("left_over") else config.collect_share
+    early = too_early_s(cluster.queue_read_at, float(told.get("read_s") or 0), share, clock.now())
     if early > 0 and cluster.phase == ClusterPhase.READY:
         # Someone asked for a look right now; a source that is slow is spared all the same.
         return again(early)
@@ -132,6 +135,7 @@ def queue(uid: str) -> Outcome:
         intent_ask("cluster.connect", cluster.uid)
     WRITTEN.labels("slurm_queue").inc(written)
     reading = _reading(cluster.queue_reading, read, written)
+    reading["left_over"] = read.left_over
     reading["period_s"] = round(_queue_period(reading, read, attempts), 2)
     # What was not looked at yet must be found by the next read, which therefore asks from the same instant.
     cluster_observations.queue_was_read(cluster, cluster.queue_as_of if skipped else read.as_of, reading)
@@ -243,7 +247,7 @@ def _queue_period(reading: Mapping[str, Any], read: v.QueueRead, attempts: Seque
     return next_period(
         base_s=config.collect_queue_s,
         most_s=config.collect_queue_most_s,
-        share=config.collect_share,
+        share=max(config.collect_share, CATCHING_UP_SHARE) if read.left_over else config.collect_share,
         quiet_s=0.0 if read.left_over else _quiet_s(reading),
         read_s=read.read_s,
         nearest_s=nearest,

@@ -4,9 +4,11 @@ What a read costs (26.05, 10,000 jobs): all details 84 MB and 5 s of slurmrestd,
 gives all of them back when a single job changed; the states alone 0.8 MB and 0.13 s. So:
 
 * v0.0.38 and v0.0.39 have no list of states: ask with ``update_time``; unchanged costs nothing.
-* Later versions with a small answer: the same, because all details of few jobs are cheap.
-* Later versions with a big one: read the states, then the details of new and changed jobs one by one,
-  at most ``DETAILS_A_READ`` of them; what is left comes in the next read. Pending jobs change their reason and
+* Later versions with few jobs: the same, because all details of few jobs are cheap.
+* Later versions with many: read the states, then the details of new and changed jobs one by one,
+  at most ``DETAILS_A_READ`` of them; what is left comes in the next read. All details of 20,000 jobs in one answer
+  take longer than a call may, and gigabytes of slurmrestd's memory: so the first read of a big queue goes the same
+  way, in rounds of ``CATCH_UP_S``. Pending jobs change their reason and
   expected start without changing state, so a few of them are read afresh each time: watched ones first, the others
   in turn.
 
@@ -43,10 +45,16 @@ SIDE_BY_SIDE = 4
 REFRESHED_A_READ = 10
 REFRESH_AFTER_S = 15.0
 REFRESH_WATCHED_S = 4.0
-#: With so many unknown jobs, and half of all at that, one full read is kinder than single ones.
-FULL_READ_ABOVE = 500
+#: With more unknown jobs than this the reader catches up: each read goes on for so long.
+CATCH_UP_ABOVE = 300
+CATCH_UP_S = 1.5
 #: Slurm's clock has whole seconds, and a change may come in the second of the read.
 _OVERLAP_S = 2
+_CHUNK = 50
+#: In a search for new jobs, so many older ones in a row end it.
+OLDER_IN_A_ROW = 10
+#: Slurm's numbers start again from 1 above 67 million.
+_NUMBERS_MAY_START_AGAIN = 60_000_000
 _CLOCK_CHECK_S = 600.0
 _WITHOUT_STATES = ("v0.0.38", "v0.0.39")
 _NUMBER = re.compile(r"(\d+)(?:_(\d+)|\+\d+)?")
@@ -69,6 +77,8 @@ class BulkReader:
         self._read_at: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
         self._known = False
+        self._lacks_states = False
+        self._listed = 0
         self._bytes_a_job = 9000.0
         self._calls = 0
         self._changed_at: datetime | None = None
@@ -95,7 +105,7 @@ class BulkReader:
         if since is not None:
             # Another process may have handed it out.
             self._handed_at = max(self._handed_at, since)
-        if self._rest.version not in _WITHOUT_STATES and self._known and self._is_big():
+        if self._has_states() and (self._is_big() or not (self._known or complete)):
             size, as_of, left_over = self._by_states(complete=complete, watch=watch)
         else:
             size, as_of = self._by_update_time(since if self._covers(since) else None)
@@ -110,9 +120,13 @@ class BulkReader:
             left_over=left_over,
         )
 
+    def _has_states(self) -> bool:
+        return not self._lacks_states and self._rest.version not in _WITHOUT_STATES
+
     def _is_big(self) -> bool:
         """Whether all details in one answer are likely to be more than is cheap."""
-        return len(self._jobs) > SMALL_QUEUE or self._bytes_a_job * len(self._jobs) > SMALL_ANSWER_BYTES
+        count = max(len(self._jobs), self._listed)
+        return count > SMALL_QUEUE or self._bytes_a_job * count > SMALL_ANSWER_BYTES
 
     def _covers(self, since: datetime | None) -> bool:
         """Whether the caller, who has seen the queue as of ``since``, has seen all that this reader knows."""
@@ -146,6 +160,7 @@ class BulkReader:
         self._jobs = {**fresh, **same}
         self._known = True
         self._bytes_a_job = answer.size_bytes / max(1, len(fresh))
+        self._listed = len(fresh)
         now = time.monotonic()
         self._read_at = dict.fromkeys(fresh, now)
         self._waiting = {}
@@ -164,30 +179,63 @@ class BulkReader:
 
     def _by_states(self, *, complete: bool, watch: Collection[str]) -> tuple[int, datetime, int]:
         as_of = self._now()
-        answer = self._call("/slurm/{v}/jobs/state", "queue")
+        try:
+            answer = self._call("/slurm/{v}/jobs/state", "queue")
+        except se.NoSuchPath:
+            self._lacks_states = True
+            size, as_of = self._by_update_time(None)
+            return size, as_of, 0
         states = _states_of(answer.body)
-        changed = [key for key, now in states.items() if key not in self._jobs or self._jobs[key].state != now.state]
-        if len(changed) > max(FULL_READ_ABOVE, len(states) // 2):
+        if not self._known and len(states) <= SMALL_QUEUE:
             size, as_of = self._by_update_time(None)
             return answer.size_bytes + size, as_of, 0
-        different = self._forget(key for key in self._jobs if key not in states)
+        self._listed = len(states)
+        is_first, self._known = not self._known, True
+        changed = [key for key, now in states.items() if key not in self._jobs or self._jobs[key].state != now.state]
+        different = self._forget([key for key in self._jobs if key not in states]) or is_first
         different |= self._tasks_began(states)
         watched = set(watch)
         changed.sort(key=lambda key: key not in watched)
-        wanted = changed if complete else changed[:DETAILS_A_READ]
+        until = time.monotonic() + CATCH_UP_S if not complete and len(changed) > CATCH_UP_ABOVE else None
+        wanted = list(changed) if complete or until is not None else changed[:DETAILS_A_READ]
         if len(wanted) < REFRESHED_A_READ:
             wanted += self._worth_refreshing(states, set(changed), watched)
         size = answer.size_bytes
         done: set[str] = set()
-        for key, (records, one_size) in self._details(wanted):
+        for key, (records, one_size) in self._details(wanted, until):
+            done.add(key)
             size += one_size
             if not any(job.scheduler_id == key for job in records):
                 different |= self._forget([key])
             for job in records:
                 done.add(job.scheduler_id)
                 different |= self._keep(job)
-        left_over = sum(1 for key in changed[len(wanted) :] if key not in done)
+        left_over = sum(1 for key in changed if key not in done)
         return size, self._mark_changed(as_of) if different else as_of, left_over
+
+    def submitted_since(self, since: datetime) -> list[v.SchedulerJob]:
+        """Jobs of the queue that were submitted after an instant, without reading all the others.
+
+        Numbers rise with the time of submit, so the newest are looked at first, until several in a row are older
+        (a requeue gives an old job a new time).
+        """
+        keys: list[str] = []
+        if self._has_states():
+            try:
+                keys = sorted(_states_of(self._call("/slurm/{v}/jobs/state", "queue").body), key=int, reverse=True)
+            except se.NoSuchPath:
+                self._lacks_states = True
+        if len(keys) <= SMALL_QUEUE or int(keys[0]) > _NUMBERS_MAY_START_AGAIN:
+            return list(self.read(None, complete=True).jobs or ())
+        found: dict[str, v.SchedulerJob] = {}
+        older = 0
+        for key in keys:
+            new = [job for job in self._one(key)[0] if job.submitted_at is None or job.submitted_at >= since]
+            found |= {job.scheduler_id: job for job in new}
+            older = 0 if new else older + 1
+            if older > OLDER_IN_A_ROW:
+                break
+        return list(found.values())
 
     def _keep(self, job: v.SchedulerJob) -> bool:
         key = job.scheduler_id
@@ -239,13 +287,19 @@ class BulkReader:
         ]
         return [key for _watched, _at, key in sorted(old)[:REFRESHED_A_READ]]
 
-    def _details(self, keys: Sequence[str]) -> Iterator[tuple[str, tuple[list[v.SchedulerJob], int]]]:
+    def _details(
+        self, keys: Sequence[str], until: float | None
+    ) -> Iterator[tuple[str, tuple[list[v.SchedulerJob], int]]]:
         """The records of these jobs, a few asked for side by side: slurmrestd has threads."""
         if len(keys) < 2 * SIDE_BY_SIDE:
             yield from ((key, self._one(key)) for key in keys)
             return
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            yield from zip(keys, pool.map(self._one, keys), strict=True)
+            for start in range(0, len(keys), _CHUNK):
+                some = keys[start : start + _CHUNK]
+                yield from zip(some, pool.map(self._one, some), strict=True)
+                if until is not None and time.monotonic() > until:
+                    return
 
     def _one(self, key: str) -> tuple[list[v.SchedulerJob], int]:
         """The records that a job's number brings: one, or all of the array or heterogeneous job that begins with it."""

@@ -143,10 +143,14 @@ class SlurmScheduler:
         """
         if not comment:
             raise e.InvalidRequest("jobs are searched by a comment that is not empty", source=se.SOURCE, code="comment")
-        read = self._bulk.read(None, complete=True)
-        found = {job.scheduler_id: job for job in read.jobs or () if job.comment == comment}
         # A minute earlier, for clocks that disagree.
         start_at = datetime.now(tz=UTC) - ACCOUNTING_WINDOW if since is None else since - timedelta(minutes=1)
+        if since is None:
+            queued: Iterable[v.SchedulerJob] = self._bulk.read(None, complete=True).jobs or ()
+        else:
+            queued = self._bulk.submitted_since(start_at)
+        found = {job.scheduler_id: job for job in queued if job.comment == comment}
+        in_queue = frozenset(found)
         params: dict[str, str] = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
         if not self._rest.old and self._user:
             params["users"] = self._user
@@ -155,7 +159,7 @@ class SlurmScheduler:
                 continue
             known = found.get(job.scheduler_id)
             # A requeued job has a record for every run; the queue knows better than any of them.
-            if known is None or (known.scheduler_id not in _ids(read) and _submitted(job) >= _submitted(known)):
+            if known is None or (known.scheduler_id not in in_queue and _submitted(job) >= _submitted(known)):
                 found[job.scheduler_id] = job
         return tuple(sorted(found.values(), key=lambda job: (_submitted(job), int(job.scheduler_id))))
 
@@ -344,7 +348,3 @@ class SlurmScheduler:
 
 def _submitted(job: v.SchedulerJob) -> datetime:
     return job.submitted_at or datetime.min.replace(tzinfo=UTC)
-
-
-def _ids(read: v.QueueRead) -> frozenset[str]:
-    return frozenset(job.scheduler_id for job in read.jobs or ())
