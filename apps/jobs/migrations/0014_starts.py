@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('clusters', '0012_readings'),
-        ('jobs', '0012_progress_series'),
+        ('jobs', '0013_arrays'),
     ]
 
     operations = [
