@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import Endpoint
-from apps.core.errors import BadQuery, TransitionConflict
+from apps.core.errors import BadQuery
 from apps.jobs.models import Job
 from apps.jobs.selectors import current_attempt, job_for
 from apps.jobs.start_models import StartPrediction
@@ -99,7 +100,8 @@ class JobWhatIf(Endpoint):
         job = job_for(actor=self.actor, may="jobs.view", uid=uid)
         attempt = current_attempt(job)
         if attempt is None or prediction_of(attempt) is None:
-            raise TransitionConflict("the job does not wait in the queue")
+            nothing = {"low_at": None, "p50_at": None, "p90_at": None, "made_at": timezone.now()}
+            return Response(WhatIfSerializer({**nothing, "sentence": _("It does not wait any more.")}).data)
         asked = asked_of(job, attempt)
         partition = request.query_params.get("partition", asked.partition)
         names = [str(one.get("name")) for one in job.cluster.observed_partitions]
