@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('clusters', '0012_readings'),
-        ('jobs', '0013_arrays'),
+        ('jobs', '0014_dependencies'),
     ]
 
     operations = [
