@@ -236,7 +236,8 @@ class _Seed(Site):
         from apps.health.rules import Fault
         from apps.health.services import faults_report, finding_responded
         from apps.jobs.models import Attempt, Job
-        from apps.jobs.observations import attempt_end, attempts_evict, job_recover
+        from apps.jobs.observations import attempt_end, attempts_evict
+        from apps.jobs.recoveries import job_recover
 
         job = self.submit("llama-70b-pretrain", 400, 4, hours=12)
         attempt = self.start(job, 396, [f"p5-main-{i}" for i in (1, 2, 3, 8)])
@@ -313,7 +314,8 @@ class _Seed(Site):
     def recovering_job(self) -> None:
         """A job between two attempts: the first lost its node a minute ago."""
         from apps.jobs.models import Attempt, Job
-        from apps.jobs.observations import attempt_end, job_recover
+        from apps.jobs.observations import attempt_end
+        from apps.jobs.recoveries import job_recover
 
         job = self.submit("video-vae", 210, 1, hours=6)
         attempt = self.start(job, 207, ["p5-main-7"])

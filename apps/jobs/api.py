@@ -117,6 +117,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "tasks",
             "tasks_at_once",
             "max_recoveries",
+            "retry_rules",
             "excluded_nodes",
             "usd_per_gpu_hour",
             "price_source",
@@ -210,6 +211,14 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         "afternotok; singleton.",
     )
     max_recoveries = serializers.IntegerField(default=3)
+    retry_rules = serializers.ListField(
+        child=serializers.CharField(max_length=300),
+        required=False,
+        default=list,
+        max_length=20,
+        help_text="When it fails: retry or stop, then exit, signal or log: retry exit 75,137; stop log *assert*. The "
+        "first that matches decides.",
+    )
     trim = serializers.BooleanField(
         default=False, help_text="Cut a time limit that outlives the block of the nodes to the longest that fits."
     )

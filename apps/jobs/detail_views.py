@@ -241,6 +241,7 @@ class JobConfig(JobPage):
             "slurm_options": job.slurm_options,
             "array": job.array,
             "max_recoveries": job.max_recoveries,
+            "retry_rules": job.retry_rules,
             "script": job.script,
         }
         context["body"] = json.dumps(body, indent=2, ensure_ascii=False)

@@ -16,6 +16,7 @@ from apps.core.forms import NamingForm
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job, JobTemplate
+from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
 from apps.jobs.services import JobSpec
@@ -70,7 +71,7 @@ def field_of(pointer: str) -> str:
     """The form field a problem's pointer belongs to; empty for the whole."""
     if pointer.startswith("/template_parameters/"):
         return PARAMETER + pointer.removeprefix("/template_parameters/")
-    for name in ("environment", "slurm_options"):
+    for name in ("environment", "slurm_options", "retry_rules"):
         if pointer.startswith(f"/{name}"):
             return name
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
@@ -123,6 +124,15 @@ class JobForm(NamingForm):
         max_value=20,
         help_text=gettext_lazy("How often a node failure may start it again."),
     )
+    retry_rules = forms.CharField(
+        label=gettext_lazy("When it fails"),
+        required=False,
+        max_length=4000,
+        widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false", "autocapitalize": "off"}),
+        help_text=gettext_lazy(
+            "Lines such as retry exit 75, stop signal SEGV, retry log NCCL*timeout. The first decides."
+        ),
+    )
     environment = forms.CharField(
         label=gettext_lazy("Environment"),
         required=False,
@@ -174,6 +184,7 @@ class JobForm(NamingForm):
         "environment": {},
         "array": "",
         "dependency": "",
+        "retry_rules": [],
         "slurm_options": [],
         "max_recoveries": 0,
     }
@@ -289,6 +300,13 @@ class JobForm(NamingForm):
             found[name.strip()] = value.strip()
         return found
 
+    def clean_retry_rules(self) -> list[str]:
+        """One rule a line; what is none is refused by its number."""
+        try:
+            return [rule.text for rule in parse_rules(self.cleaned_data["retry_rules"].splitlines())]
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
     def clean_array(self) -> str:
         """As Slurm reads it."""
         text = self.cleaned_data["array"].strip()
@@ -340,6 +358,7 @@ class JobForm(NamingForm):
             slurm_options=data["slurm_options"],
             array=data["array"],
             dependency=data["dependency"],
+            retry_rules=data["retry_rules"],
             max_recoveries=data["max_recoveries"],
             template=template,
             template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
@@ -394,6 +413,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "slurm_options": "\n".join(job.slurm_options),
         "array": job.array,
         "dependency": dependency_text(job),
+        "retry_rules": "\n".join(job.retry_rules),
     }
     if is_template:
         values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}

@@ -262,6 +262,8 @@ def _colour_of(event: Event) -> str:
             return "bad"
         case "CheckpointComplete":
             return "good"
+        case "RetryDecided":
+            return "warn" if event.data.get("verb") == "retry" else "bad"
         case "Recovering" | "CancelRequested" | "RequeueRequested" | "AttemptRequeued" | "HeldBack" | "Withdrawn":
             return "warn"
         case _:
@@ -308,6 +310,11 @@ def _words_of(event: Event) -> str:
             return _("Job ended: %(phase)s") % {"phase": JobPhase(data["phase"]).label}
         case "Recovering":
             return _recovering(data)
+        case "RetryDecided":
+            facts |= {"why": event.text, "rule": data.get("rule")}
+            if data.get("verb") == "retry":
+                return _("Another attempt: %(why)s (rule %(rule)s)") % facts
+            return _("No further attempt: %(why)s (rule %(rule)s)") % facts
         case "CancelRequested" if data.get("by"):
             return _("%(by)s asked to cancel it") % facts
         case "RequeueRequested" if data.get("by"):

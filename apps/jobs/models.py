@@ -51,7 +51,8 @@ class Job(Reconciled):
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
     ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
     The price is a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options``
-    are handed to Slurm as they are, each ``--name=value``. ``array`` ("0-9%2", "" for none) has ``tasks`` of this
+    are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of
+    retry_rules.parse_rules. ``array`` ("0-9%2", "" for none) has ``tasks`` of this
     size, of which ``tasks_at_once`` can run at the same time.
     """
 
@@ -80,6 +81,7 @@ class Job(Reconciled):
     tasks = models.PositiveIntegerField(default=1)
     tasks_at_once = models.PositiveIntegerField(default=1)
     max_recoveries = models.PositiveSmallIntegerField(default=3)
+    retry_rules = models.JSONField(default=list)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_kind = models.CharField(max_length=8, blank=True, default="")
     stop_by = models.CharField(max_length=150, blank=True, default="")

@@ -9,27 +9,25 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
-from apps.checkpoints.selectors import newest_complete
 from apps.checkpoints.services import series_rejudge
 from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
-from apps.core import clock, ids, units
-from apps.core.said import Said, brief, said
+from apps.core import clock
+from apps.core.said import Said, brief
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.costs.states import Unit
 from apps.health.models import Finding
 from apps.health.states import FATAL, LIVE
 from apps.intents.services import intent_ask
-from apps.jobs.array_rules import compressed, state_of
-from apps.jobs.array_selectors import tally_of, tasks_to_run_again
+from apps.jobs.array_rules import state_of
+from apps.jobs.array_selectors import tally_of
 from apps.jobs.charges import attempt_charge
 from apps.jobs.log_services import ROLL_INTENT
 from apps.jobs.models import Attempt, Job
-from apps.jobs.rules import RECOVERABLE, hold_for, is_final_state
+from apps.jobs.rules import RECOVERABLE, is_final_state
 from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
 from apps.jobs.services import INTENT
 from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobOrigin, JobPhase
@@ -143,14 +141,14 @@ def job_held_back(job: Job, attempt: Attempt, why: Said) -> None:
         elif not Job.objects.filter(pk=job.pk, phase=job.phase).exclude(reason=HELD_BACK).update(reason=HELD_BACK):
             return
         job.reason = HELD_BACK
-        _job_event(job, "HeldBack", why, attempt)
+        job_event(job, "HeldBack", why, attempt)
 
 
 def attempt_withdraw(attempt: Attempt, why: Said) -> None:
     """Take a waiting attempt out of the queue before it starts where it could not end."""
     with transaction.atomic():
         if attempt_stop(attempt, "BlockEnds"):
-            _job_event(attempt.job, "Withdrawn", why, attempt)
+            job_event(attempt.job, "Withdrawn", why, attempt)
 
 
 def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[str] = ()) -> None:
@@ -167,7 +165,7 @@ def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[st
             text += "; it warns: " + "; ".join(warnings)
         # Someone waits to see what becomes of it: not at the collector's next round, but now.
         intent_ask("cluster.queue", job.cluster.uid)
-        _job_event(job, "AttemptSubmitted", text, attempt, scheduler_id=scheduler_id)
+        job_event(job, "AttemptSubmitted", text, attempt, scheduler_id=scheduler_id)
 
 
 def attempt_running(attempt: Attempt) -> None:
@@ -181,7 +179,7 @@ def attempt_running(attempt: Attempt) -> None:
         # The grid of nodes should show it at once, not at the collector's next round.
         intent_ask("cluster.nodes", job.cluster.uid)
         where = ", ".join(attempt.nodes)
-        _job_event(job, "AttemptRunning", f"attempt {attempt.number} runs on {where}", attempt, nodes=attempt.nodes)
+        job_event(job, "AttemptRunning", f"attempt {attempt.number} runs on {where}", attempt, nodes=attempt.nodes)
 
 
 def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
@@ -193,7 +191,7 @@ def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
         move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.QUEUED, started_at=None)
         if job.phase == JobPhase.RUNNING:
             move(job, JOB_TRANSITIONS, JobPhase.QUEUED)
-        _job_event(job, "AttemptRequeued", "the scheduler put it back into its queue", attempt)
+        job_event(job, "AttemptRequeued", "the scheduler put it back into its queue", attempt)
 
 
 def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
@@ -220,7 +218,7 @@ def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
             continue
         with transaction.atomic():
             if attempt_stop(attempt, "NodeFailure", node.name):
-                _job_event(
+                job_event(
                     attempt.job,
                     "NodeFailed",
                     f"{finding.title} on {node.name}: attempt {attempt.number} is ended and starts again elsewhere",
@@ -290,7 +288,7 @@ def attempt_end(attempt: Attempt, phase: str, reason: str, message: str = "") ->
         intent_ask(ROLL_INTENT, attempt.uid, delay_s=settings.CONFIG.log_roll_after_s)
         label = AttemptPhase(phase).label
         text = f"attempt {attempt.number}: {label}" + (f" ({reason})" if reason else "")
-        _job_event(job, "AttemptEnded", text, attempt, phase=phase, reason=reason, exit_code=attempt.exit_code)
+        job_event(job, "AttemptEnded", text, attempt, phase=phase, reason=reason, exit_code=attempt.exit_code)
 
 
 def job_end(job: Job, phase: str, *, reason: str = "", message: str = "", exit_code: int | None = None) -> None:
@@ -332,106 +330,13 @@ def requeue_taken_up(job: Job) -> None:
     job.stop_requested_at, job.stop_kind = None, ""
 
 
-def no_progress_twice(job: Job) -> bool:
-    """Whether the last two recoveries resumed from the same point: going on would only burn money."""
-    resumed = list(
-        Attempt.objects.filter(job=job, number__gt=1).order_by("-number").values_list("resume_step", flat=True)[:2]
-    )
-    newest = newest_complete(job.series)
-    return len(resumed) == 2 and resumed[0] == resumed[1] == (newest.step if newest else None)
-
-
-def job_recover(job: Job, ended: Attempt) -> Attempt | None:
-    """Start the next attempt from the newest complete checkpoint without the failed node.
-
-    Returns None with the job WAITING_BUDGET when the money cannot be held, or ended when recovering
-    would be pointless (too often, no progress).
-    """
-    is_failure = ended.phase != AttemptPhase.REQUEUED
-    if is_failure and job.recoveries >= job.max_recoveries:
-        job_end(
-            job,
-            JobPhase.FAILED,
-            reason="NodeFailure",
-            message=said(_("recovered %(n)s times already"), n=job.recoveries),
-        )
-        return None
-    if is_failure and no_progress_twice(job):
-        job_end(job, JobPhase.FAILED, reason="NoProgress", message=said(_("no newer checkpoint over two recoveries")))
-        return None
-    failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
-    excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
-    # Each task of an array has a folder of its own and finds its own checkpoints there.
-    newest = None if job.array else newest_complete(job.series)
-    array, tasks = _array_again(job, ended)
-    hours, usd = (
-        part * tasks for part in hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
-    )
-    number = ended.number + 1
-    attempt = Attempt(
-        uid=ids.new_uid("att"),
-        job=job,
-        number=number,
-        array=array,
-        tasks=tasks,
-        resume_from=newest.path if newest else "",
-        resume_step=newest.step if newest else None,
-        excluded_nodes=excluded,
-    )
-    why = said(_("%(node)s failed"), node=failed) if failed else ended.reason or ended.phase
-    if ended.reason == "BlockEnds":
-        why = said(_("a block ends before it could"))
-    try:
-        with transaction.atomic():
-            ledger.hold_money(
-                job.team, usd, hours, subject=job.uid, detail=attempt.uid, memo=f"{job.name}, attempt {number}"
-            )
-            attempt.save()
-            columns: dict[str, Any] = {
-                "excluded_nodes": excluded,
-                "recoveries": job.recoveries + (1 if is_failure else 0),
-                "message": why,
-            }
-            if job.phase == JobPhase.RECOVERING:
-                Job.objects.filter(pk=job.pk).update(**columns)
-            else:
-                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, **columns)
-            start = f"from step {units.count(newest.step)}" if newest else "from the beginning"
-            _job_event(
-                job,
-                "Recovering",
-                f"attempt {number} starts {start}" + (f" without {failed}" if failed else ""),
-                attempt,
-                resume_from=attempt.resume_from,
-                resume_step=attempt.resume_step,
-                excluded=excluded,
-            )
-    except ledger.BudgetExhausted as refusal:
-        if job.phase != JobPhase.WAITING_BUDGET:
-            if job.phase != JobPhase.RECOVERING:
-                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, message=why)
-            move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=brief(refusal.detail, 500))
-        return None
-    return attempt
-
-
-def _array_again(job: Job, ended: Attempt) -> tuple[str, int]:
-    """The tasks of the next attempt and how many; all of them where nothing is known of any."""
-    if not job.array:
-        return "", 1
-    again = tasks_to_run_again(job, ended)
-    if not again:
-        return ended.array, ended.tasks
-    _numbers, percent, limit = job.array.partition("%")
-    return compressed(again) + percent + limit, len(again)
-
-
 def needs_recovery(phase: str) -> bool:
     """Whether an attempt that ended like this is followed by another."""
     return phase in RECOVERABLE
 
 
-def _job_event(job: Job, kind: str, text: str, attempt: Attempt, **data: object) -> None:
+def job_event(job: Job, kind: str, text: str, attempt: Attempt, **data: object) -> None:
+    """Something that happened to a job in one of its attempts."""
     event(
         "job",
         job.uid,

@@ -136,6 +136,7 @@ def _end_words(job: Job) -> str:
         "TimeLimit": _("it reached its time limit of %(limit)s") % {"limit": units.duration(job.time_limit_min * 60)},
         "CancelledOutside": _("someone cancelled it outside the portal"),
         "NodeFailure": _("its nodes failed too often"),
+        "SameStep": str(job.message),
         "DependencyNeverSatisfied": str(job.message),
         "ArrayTasks": _("one of its tasks failed: %(message)s") % {"message": job.message},
         "Refused": _("the scheduler refused it: %(message)s") % {"message": job.message},

@@ -29,6 +29,7 @@ from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.pricing import price_on
+from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, fill_template, hold_for
 from apps.jobs.sbatch import check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
@@ -65,6 +66,7 @@ class JobSpec:
     slurm_options: Sequence[str] = ()
     array: str = ""
     dependency: str = ""
+    retry_rules: Sequence[str] = ()
     max_recoveries: int = 3
     trim: bool = False
     template: JobTemplate | None = None
@@ -122,6 +124,10 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += _check_fields(spec)
     array, found = read_array(spec.array)
     problems += found
+    try:
+        parse_rules(spec.retry_rules)
+    except ValueError as error:
+        problems.append(FieldProblem("/retry_rules", "invalid", str(error)))
     problems += resolve_dependency(actor, spec.dependency)[2]
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
@@ -370,6 +376,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         tasks=len(array.tasks),
         tasks_at_once=array.at_once,
         max_recoveries=spec.max_recoveries,
+        retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
         price_source=preview.price_source,
         slurm_user=preview.slurm_user,

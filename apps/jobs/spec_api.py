@@ -33,6 +33,7 @@ def spec_of(job: Job) -> dict[str, Any]:
         "array": job.array,
         "dependency": dependency_text(job),
         "max_recoveries": job.max_recoveries,
+        "retry_rules": job.retry_rules,
     }
     if job.template is not None and job.template.is_enabled:
         return {**body, "template": job.template.name, "template_parameters": job.template_parameters}

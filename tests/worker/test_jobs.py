@@ -251,7 +251,7 @@ def test_recovery_without_money_waits_and_goes_on_when_there_is_some(
     assert len(scheduler.jobs) == 2
 
 
-def test_no_progress_over_two_recoveries_stops(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+def test_three_restarts_a_day_in_vain_stop(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
     Job.objects.filter(pk=job.pk).update(max_recoveries=10)
     for number in range(100, 110):
         work()
@@ -263,6 +263,7 @@ def test_no_progress_over_two_recoveries_stops(job: Job, scheduler: FakeSchedule
         work()
         tick(job.cluster)
     assert (fresh(job).phase, fresh(job).reason) == ("FAILED", "NoProgress")
+    assert job.attempts.count() == 4
     assert standing_of(job.team, Unit.GPUS).held == 0
 
 
@@ -423,3 +424,37 @@ def test_a_slow_failed_submit_is_doubted_from_its_end(job: Job, scheduler: FakeS
         make_due()
         work()
     assert scheduler.calls.counts["submit"] == 1
+
+
+def test_a_rule_starts_a_failed_job_again_and_says_so(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    Job.objects.filter(pk=job.pk).update(retry_rules=["retry exit 75"])
+    work()
+    scheduler.run("100", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.end("100", "FAILED", 75)
+    tick(job.cluster)
+    assert [a.phase for a in job.attempts.order_by("number")] == ["FAILED", "QUEUED"]
+    told = Event.objects.get(object_uid=job.uid, kind="RetryDecided")
+    assert (told.data["verb"], told.data["rule"]) == ("retry", "retry exit 75")
+    scheduler.run("101", ["p5-1", "p5-2"])
+    tick(job.cluster)
+    scheduler.end("101", "FAILED", 1)
+    tick(job.cluster)
+    assert (fresh(job).phase, fresh(job).exit_code) == ("FAILED", 1)
+    assert standing_of(job.team, Unit.USD).held == 0
+    assert ledger_check().is_balanced
+
+
+def test_the_same_step_on_other_nodes_stops(job: Job, scheduler: FakeScheduler, work: Any, tick: Any) -> None:
+    from apps.jobs.models import ProgressPoint
+
+    for number, nodes in ((100, ["p5-1", "p5-2"]), (101, ["p5-3", "p5-4"])):
+        work()
+        scheduler.run(str(number), nodes)
+        tick(job.cluster)
+        ProgressPoint.objects.create(attempt=last(job), step=42, at=clock.now())
+        scheduler.end(str(number), "NODE_FAIL")
+        tick(job.cluster)
+    ended = fresh(job)
+    assert (ended.phase, ended.reason) == ("FAILED", "SameStep")
+    assert "step 42 failed twice" in job_sentence(ended)

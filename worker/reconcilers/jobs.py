@@ -23,6 +23,7 @@ from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
 from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
+from apps.jobs.recoveries import job_recover
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin, JobPhase
@@ -336,6 +337,8 @@ def _after_end(job: Job, attempt: Attempt) -> Outcome:
         text = said(_("task %(task)s: %(state)s"), task=task.number, state=task.state)
         obs.job_end(job, JobPhase.FAILED, reason="ArrayTasks", message=text, exit_code=task.exit_code)
         return DONE
+    if phase == AttemptPhase.FAILED and job.stop_kind != "cancel" and not job.array:
+        return _decide(job, attempt)
     if phase in ends:
         obs.job_end(job, ends[phase], reason=attempt.reason, message=attempt.message, exit_code=attempt.exit_code)
         return DONE
@@ -343,8 +346,13 @@ def _after_end(job: Job, attempt: Attempt) -> Outcome:
         obs.job_cancelling(job)
         obs.job_end(job, JobPhase.CANCELLED, reason="Cancelled")
         return DONE
+    return _decide(job, attempt)
+
+
+def _decide(job: Job, attempt: Attempt) -> Outcome:
+    """Start the next attempt, or end the job where no rule wants one."""
     try:
-        following = obs.job_recover(job, attempt)
+        following = job_recover(job, attempt)
     except TransitionConflict:
         return again(1)
     if following is not None:

@@ -1,0 +1,120 @@
+"""The next attempt of a job whose last one ended without its success, or the job's end where rules say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext_noop as _
+
+from apps.checkpoints.selectors import newest_complete
+from apps.core import ids, units
+from apps.core.said import brief, said
+from apps.core.states import move
+from apps.costs import services as ledger
+from apps.jobs.array_rules import compressed
+from apps.jobs.array_selectors import tasks_to_run_again
+from apps.jobs.models import Attempt, Job
+from apps.jobs.observations import has_fatal_finding, job_end, job_event
+from apps.jobs.retry_rules import STOP, Decision, decide, parse_rules
+from apps.jobs.retry_selectors import failure_of
+from apps.jobs.rules import hold_for
+from apps.jobs.states import JOB_TRANSITIONS, AttemptPhase, JobPhase
+
+
+def job_recover(job: Job, ended: Attempt) -> Attempt | None:
+    """Start the next attempt from the newest complete checkpoint without the failed node.
+
+    Returns None with the job WAITING_BUDGET when the money cannot be held, or ended where the rules say that another
+    attempt would be pointless.
+    """
+    is_failure = ended.phase != AttemptPhase.REQUEUED
+    failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
+    failure = failure_of(job, ended, failed)
+    decision = decide(failure, parse_rules(job.retry_rules))
+    if decision.rule == "infrastructure" and not failed and len(ended.nodes) == 1:
+        failed = ended.nodes[0]
+    if job.phase not in (JobPhase.RECOVERING, JobPhase.WAITING_BUDGET):
+        _decided(job, ended, decision)
+    if decision.verb == STOP:
+        message = ended.message if decision.reason == ended.reason and ended.message else decision.words
+        phase = JobPhase.TIMED_OUT if ended.phase == AttemptPhase.TIMED_OUT else JobPhase.FAILED
+        job_end(job, phase, reason=decision.reason, message=message, exit_code=ended.exit_code)
+        return None
+    excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
+    # Each task of an array has a folder of its own and finds its own checkpoints there.
+    newest = None if job.array else newest_complete(job.series)
+    array, tasks = _array_again(job, ended)
+    hours, usd = (
+        part * tasks for part in hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
+    )
+    number = ended.number + 1
+    attempt = Attempt(
+        uid=ids.new_uid("att"),
+        job=job,
+        number=number,
+        array=array,
+        tasks=tasks,
+        resume_from=newest.path if newest else "",
+        resume_step=newest.step if newest else None,
+        excluded_nodes=excluded,
+    )
+    why = said(_("%(node)s failed"), node=failed) if failed else decision.words
+    if ended.reason == "BlockEnds":
+        why = said(_("a block ends before it could"))
+    try:
+        with transaction.atomic():
+            ledger.hold_money(
+                job.team, usd, hours, subject=job.uid, detail=attempt.uid, memo=f"{job.name}, attempt {number}"
+            )
+            attempt.save()
+            columns: dict[str, Any] = {
+                "excluded_nodes": excluded,
+                "recoveries": job.recoveries + (1 if is_failure else 0),
+                "message": why,
+            }
+            if job.phase == JobPhase.RECOVERING:
+                Job.objects.filter(pk=job.pk).update(**columns)
+            else:
+                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, **columns)
+            start = f"from step {units.count(newest.step)}" if newest else "from the beginning"
+            job_event(
+                job,
+                "Recovering",
+                f"attempt {number} starts {start}" + (f" without {failed}" if failed else ""),
+                attempt,
+                resume_from=attempt.resume_from,
+                resume_step=attempt.resume_step,
+                excluded=excluded,
+            )
+    except ledger.BudgetExhausted as refusal:
+        if job.phase != JobPhase.WAITING_BUDGET:
+            if job.phase != JobPhase.RECOVERING:
+                move(job, JOB_TRANSITIONS, JobPhase.RECOVERING, message=why)
+            move(job, JOB_TRANSITIONS, JobPhase.WAITING_BUDGET, message=brief(refusal.detail, 500))
+        return None
+    return attempt
+
+
+def _decided(job: Job, ended: Attempt, decision: Decision) -> None:
+    """Every decision is told with the rule that made it."""
+    job_event(
+        job,
+        "RetryDecided",
+        decision.words,
+        ended,
+        verb=decision.verb,
+        rule=decision.rule,
+        reason=decision.reason,
+    )
+
+
+def _array_again(job: Job, ended: Attempt) -> tuple[str, int]:
+    """The tasks of the next attempt and how many; all of them where nothing is known of any."""
+    if not job.array:
+        return "", 1
+    again = tasks_to_run_again(job, ended)
+    if not again:
+        return ended.array, ended.tasks
+    _numbers, percent, limit = job.array.partition("%")
+    return compressed(again) + percent + limit, len(again)
