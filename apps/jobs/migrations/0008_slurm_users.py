@@ -5,48 +5,51 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('checkpoints', '0003_said'),
-        ('clusters', '0011_slurm_identities'),
-        ('jobs', '0007_slurm_options'),
-        ('teams', '0002_saved_view'),
+        ("checkpoints", "0003_said"),
+        ("clusters", "0011_slurm_identities"),
+        ("jobs", "0007_slurm_options"),
+        ("teams", "0002_saved_view"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='slurm_account',
-            field=models.CharField(blank=True, default='', max_length=60),
+            model_name="attempt",
+            name="slurm_account",
+            field=models.CharField(blank=True, default="", max_length=60),
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='slurm_user',
-            field=models.CharField(blank=True, default='', max_length=60),
+            model_name="attempt",
+            name="slurm_user",
+            field=models.CharField(blank=True, default="", max_length=60),
         ),
         migrations.AddField(
-            model_name='job',
-            name='origin',
-            field=models.CharField(choices=[('portal', 'Portal'), ('outside', 'Outside')], default='portal', max_length=8),
+            model_name="job",
+            name="origin",
+            field=models.CharField(
+                choices=[("portal", "Portal"), ("outside", "Outside")], default="portal", max_length=8
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='slurm_account',
-            field=models.CharField(blank=True, default='', max_length=60),
+            model_name="job",
+            name="slurm_account",
+            field=models.CharField(blank=True, default="", max_length=60),
         ),
         migrations.AddField(
-            model_name='job',
-            name='slurm_user',
-            field=models.CharField(blank=True, default='', max_length=60),
+            model_name="job",
+            name="slurm_user",
+            field=models.CharField(blank=True, default="", max_length=60),
         ),
         migrations.AddField(
-            model_name='job',
-            name='stop_as',
-            field=models.CharField(blank=True, default='', max_length=60),
+            model_name="job",
+            name="stop_as",
+            field=models.CharField(blank=True, default="", max_length=60),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('origin__in', ['portal', 'outside'])), name='jobs_job_known_origin'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("origin__in", ["portal", "outside"])), name="jobs_job_known_origin"
+            ),
         ),
     ]

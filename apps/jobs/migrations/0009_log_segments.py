@@ -5,68 +5,83 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0008_slurm_users'),
+        ("jobs", "0008_slurm_users"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='logchunk',
-            name='level',
+            model_name="logchunk",
+            name="level",
             field=models.PositiveSmallIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='runnerstream',
-            name='log_bytes',
+            model_name="runnerstream",
+            name="log_bytes",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='runnerstream',
-            name='rank',
+            model_name="runnerstream",
+            name="rank",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.CreateModel(
-            name='LogSegment',
+            name="LogSegment",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=300, unique=True)),
-                ('first_id', models.BigIntegerField()),
-                ('last_id', models.BigIntegerField()),
-                ('chunk_count', models.PositiveIntegerField()),
-                ('raw_bytes', models.PositiveBigIntegerField()),
-                ('stored_bytes', models.PositiveBigIntegerField(default=0)),
-                ('sha256', models.CharField(blank=True, default='', max_length=64)),
-                ('level', models.PositiveSmallIntegerField(default=0)),
-                ('stored_at', models.DateTimeField(blank=True, null=True)),
-                ('wanted_at', models.DateTimeField(blank=True, null=True)),
-                ('restored_at', models.DateTimeField(blank=True, null=True)),
-                ('problem', models.CharField(blank=True, default='', max_length=300)),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='log_segments', to='jobs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key", models.CharField(max_length=300, unique=True)),
+                ("first_id", models.BigIntegerField()),
+                ("last_id", models.BigIntegerField()),
+                ("chunk_count", models.PositiveIntegerField()),
+                ("raw_bytes", models.PositiveBigIntegerField()),
+                ("stored_bytes", models.PositiveBigIntegerField(default=0)),
+                ("sha256", models.CharField(blank=True, default="", max_length=64)),
+                ("level", models.PositiveSmallIntegerField(default=0)),
+                ("stored_at", models.DateTimeField(blank=True, null=True)),
+                ("wanted_at", models.DateTimeField(blank=True, null=True)),
+                ("restored_at", models.DateTimeField(blank=True, null=True)),
+                ("problem", models.CharField(blank=True, default="", max_length=300)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="log_segments", to="jobs.attempt"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['first_id'],
+                "ordering": ["first_id"],
             },
         ),
         migrations.AddField(
-            model_name='logchunk',
-            name='segment',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='chunks', to='jobs.logsegment'),
+            model_name="logchunk",
+            name="segment",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="chunks",
+                to="jobs.logsegment",
+            ),
         ),
         migrations.AddIndex(
-            model_name='logchunk',
-            index=models.Index(fields=['attempt', 'level'], name='jobs_chunks_by_level'),
+            model_name="logchunk",
+            index=models.Index(fields=["attempt", "level"], name="jobs_chunks_by_level"),
         ),
         migrations.AddIndex(
-            model_name='logsegment',
-            index=models.Index(fields=['attempt', 'first_id'], name='jobs_segments_in_order'),
+            model_name="logsegment",
+            index=models.Index(fields=["attempt", "first_id"], name="jobs_segments_in_order"),
         ),
         migrations.AddConstraint(
-            model_name='logsegment',
-            constraint=models.CheckConstraint(condition=models.Q(('last_id__gte', models.F('first_id'))), name='jobs_segment_has_span'),
+            model_name="logsegment",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("last_id__gte", models.F("first_id"))), name="jobs_segment_has_span"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='logsegment',
-            constraint=models.CheckConstraint(condition=models.Q(('restored_at__isnull', True), ('stored_at__isnull', False), _connector='OR'), name='jobs_restored_was_stored'),
+            model_name="logsegment",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("restored_at__isnull", True), ("stored_at__isnull", False), _connector="OR"),
+                name="jobs_restored_was_stored",
+            ),
         ),
     ]

@@ -7,41 +7,91 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0010_queue_entries'),
+        ("jobs", "0010_queue_entries"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='observed_limit_min',
+            model_name="attempt",
+            name="observed_limit_min",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.CreateModel(
-            name='JobAction',
+            name="JobAction",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.CharField(editable=False, max_length=40, unique=True)),
-                ('kind', models.CharField(choices=[('HOLD', 'Hold'), ('RELEASE', 'Release'), ('SIGNAL', 'Send a signal'), ('PRIORITY', 'Priority'), ('PARTITION', 'Partition'), ('TIME_LIMIT', 'Time limit')], max_length=12)),
-                ('parameters', apps.core.said.SaidJSONField(default=dict)),
-                ('asked_by', models.CharField(max_length=150)),
-                ('act_as', models.CharField(blank=True, default='', max_length=60)),
-                ('as_operator', models.BooleanField(default=False)),
-                ('usd', models.DecimalField(decimal_places=6, default=0, max_digits=20)),
-                ('gpu_hours', models.DecimalField(decimal_places=6, default=0, max_digits=20)),
-                ('asked_at', models.DateTimeField(default=apps.core.clock.now)),
-                ('phase', models.CharField(choices=[('ASKED', 'Asked'), ('SENT', 'Being sent'), ('DONE', 'Done'), ('REFUSED', 'Refused'), ('UNKNOWN', 'Unknown')], default='ASKED', max_length=8)),
-                ('answer', apps.core.said.SaidField(blank=True, default='')),
-                ('sent_at', models.DateTimeField(blank=True, null=True)),
-                ('settled_at', models.DateTimeField(blank=True, null=True)),
-                ('attempt', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='actions', to='jobs.attempt')),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='actions', to='jobs.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("uid", models.CharField(editable=False, max_length=40, unique=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("HOLD", "Hold"),
+                            ("RELEASE", "Release"),
+                            ("SIGNAL", "Send a signal"),
+                            ("PRIORITY", "Priority"),
+                            ("PARTITION", "Partition"),
+                            ("TIME_LIMIT", "Time limit"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("parameters", apps.core.said.SaidJSONField(default=dict)),
+                ("asked_by", models.CharField(max_length=150)),
+                ("act_as", models.CharField(blank=True, default="", max_length=60)),
+                ("as_operator", models.BooleanField(default=False)),
+                ("usd", models.DecimalField(decimal_places=6, default=0, max_digits=20)),
+                ("gpu_hours", models.DecimalField(decimal_places=6, default=0, max_digits=20)),
+                ("asked_at", models.DateTimeField(default=apps.core.clock.now)),
+                (
+                    "phase",
+                    models.CharField(
+                        choices=[
+                            ("ASKED", "Asked"),
+                            ("SENT", "Being sent"),
+                            ("DONE", "Done"),
+                            ("REFUSED", "Refused"),
+                            ("UNKNOWN", "Unknown"),
+                        ],
+                        default="ASKED",
+                        max_length=8,
+                    ),
+                ),
+                ("answer", apps.core.said.SaidField(blank=True, default="")),
+                ("sent_at", models.DateTimeField(blank=True, null=True)),
+                ("settled_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="actions",
+                        to="jobs.attempt",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="actions", to="jobs.job"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
-                'indexes': [models.Index(fields=['phase'], name='jobs_action_by_phase')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('phase__in', ['ASKED', 'SENT', 'DONE', 'REFUSED', 'UNKNOWN'])), name='jobs_action_known_phase'), models.CheckConstraint(condition=models.Q(('kind__in', ['HOLD', 'RELEASE', 'SIGNAL', 'PRIORITY', 'PARTITION', 'TIME_LIMIT'])), name='jobs_action_known_kind')],
+                "ordering": ["id"],
+                "indexes": [models.Index(fields=["phase"], name="jobs_action_by_phase")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("phase__in", ["ASKED", "SENT", "DONE", "REFUSED", "UNKNOWN"])),
+                        name="jobs_action_known_phase",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("kind__in", ["HOLD", "RELEASE", "SIGNAL", "PRIORITY", "PARTITION", "TIME_LIMIT"])
+                        ),
+                        name="jobs_action_known_kind",
+                    ),
+                ],
             },
         ),
     ]

@@ -4,25 +4,24 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0011_job_actions'),
+        ("jobs", "0011_job_actions"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='job',
-            name='model_facts',
+            model_name="job",
+            name="model_facts",
             field=models.JSONField(blank=True, default=dict),
         ),
         migrations.AddField(
-            model_name='job',
-            name='percent',
+            model_name="job",
+            name="percent",
             field=models.PositiveSmallIntegerField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='progresspoint',
-            name='metrics',
+            model_name="progresspoint",
+            name="metrics",
             field=models.JSONField(blank=True, default=dict),
         ),
     ]

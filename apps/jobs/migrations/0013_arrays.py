@@ -4,53 +4,68 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0012_progress_series'),
+        ("jobs", "0012_progress_series"),
     ]
 
     operations = [
         migrations.RemoveConstraint(
-            model_name='jobaction',
-            name='jobs_action_known_kind',
+            model_name="jobaction",
+            name="jobs_action_known_kind",
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='array',
-            field=models.TextField(blank=True, default=''),
+            model_name="attempt",
+            name="array",
+            field=models.TextField(blank=True, default=""),
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='tasks',
+            model_name="attempt",
+            name="tasks",
             field=models.PositiveIntegerField(default=1),
         ),
         migrations.AddField(
-            model_name='job',
-            name='array',
-            field=models.TextField(blank=True, default=''),
+            model_name="job",
+            name="array",
+            field=models.TextField(blank=True, default=""),
         ),
         migrations.AddField(
-            model_name='job',
-            name='tasks',
+            model_name="job",
+            name="tasks",
             field=models.PositiveIntegerField(default=1),
         ),
         migrations.AddField(
-            model_name='job',
-            name='tasks_at_once',
+            model_name="job",
+            name="tasks_at_once",
             field=models.PositiveIntegerField(default=1),
         ),
         migrations.AddField(
-            model_name='runnerstream',
-            name='task',
+            model_name="runnerstream",
+            name="task",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.AlterField(
-            model_name='jobaction',
-            name='kind',
-            field=models.CharField(choices=[('HOLD', 'Hold'), ('RELEASE', 'Release'), ('SIGNAL', 'Send a signal'), ('PRIORITY', 'Priority'), ('PARTITION', 'Partition'), ('TIME_LIMIT', 'Time limit'), ('CANCEL_TASK', 'Cancel a task')], max_length=12),
+            model_name="jobaction",
+            name="kind",
+            field=models.CharField(
+                choices=[
+                    ("HOLD", "Hold"),
+                    ("RELEASE", "Release"),
+                    ("SIGNAL", "Send a signal"),
+                    ("PRIORITY", "Priority"),
+                    ("PARTITION", "Partition"),
+                    ("TIME_LIMIT", "Time limit"),
+                    ("CANCEL_TASK", "Cancel a task"),
+                ],
+                max_length=12,
+            ),
         ),
         migrations.AddConstraint(
-            model_name='jobaction',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['HOLD', 'RELEASE', 'SIGNAL', 'PRIORITY', 'PARTITION', 'TIME_LIMIT', 'CANCEL_TASK'])), name='jobs_action_known_kind'),
+            model_name="jobaction",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("kind__in", ["HOLD", "RELEASE", "SIGNAL", "PRIORITY", "PARTITION", "TIME_LIMIT", "CANCEL_TASK"])
+                ),
+                name="jobs_action_known_kind",
+            ),
         ),
     ]

@@ -5,23 +5,32 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0013_arrays'),
+        ("jobs", "0013_arrays"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='JobDependency',
+            name="JobDependency",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=10)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='waits_for', to='jobs.job')),
-                ('needs', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='waited_for_by', to='jobs.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(max_length=10)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="waits_for", to="jobs.job"
+                    ),
+                ),
+                (
+                    "needs",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="waited_for_by", to="jobs.job"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
-                'constraints': [models.UniqueConstraint(fields=('job', 'needs'), name='jobs_one_dependency_per_pair')],
+                "ordering": ["id"],
+                "constraints": [models.UniqueConstraint(fields=("job", "needs"), name="jobs_one_dependency_per_pair")],
             },
         ),
     ]

@@ -6,41 +6,63 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('clusters', '0012_readings'),
-        ('jobs', '0014_dependencies'),
+        ("clusters", "0012_readings"),
+        ("jobs", "0014_dependencies"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='StartHistory',
+            name="StartHistory",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('made_at', models.DateTimeField(default=apps.core.clock.now)),
-                ('use', models.JSONField(default=dict)),
-                ('cluster', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='start_history', to='clusters.cluster')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("made_at", models.DateTimeField(default=apps.core.clock.now)),
+                ("use", models.JSONField(default=dict)),
+                (
+                    "cluster",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="start_history", to="clusters.cluster"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='StartPrediction',
+            name="StartPrediction",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('is_first', models.BooleanField(default=False)),
-                ('made_at', models.DateTimeField(default=apps.core.clock.now)),
-                ('low_at', models.DateTimeField(blank=True, null=True)),
-                ('p50_at', models.DateTimeField(blank=True, null=True)),
-                ('p90_at', models.DateTimeField(blank=True, null=True)),
-                ('why', models.JSONField(default=dict)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('was_inside', models.BooleanField(blank=True, null=True)),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='predictions', to='jobs.attempt')),
-                ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='start_predictions', to='clusters.cluster')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("is_first", models.BooleanField(default=False)),
+                ("made_at", models.DateTimeField(default=apps.core.clock.now)),
+                ("low_at", models.DateTimeField(blank=True, null=True)),
+                ("p50_at", models.DateTimeField(blank=True, null=True)),
+                ("p90_at", models.DateTimeField(blank=True, null=True)),
+                ("why", models.JSONField(default=dict)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("was_inside", models.BooleanField(blank=True, null=True)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="predictions", to="jobs.attempt"
+                    ),
+                ),
+                (
+                    "cluster",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="start_predictions",
+                        to="clusters.cluster",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['attempt', '-is_first'],
-                'indexes': [models.Index(fields=['cluster', 'is_first', 'started_at'], name='jobs_prediction_by_start')],
-                'constraints': [models.UniqueConstraint(fields=('attempt', 'is_first'), name='jobs_one_first_and_one_newest_prediction')],
+                "ordering": ["attempt", "-is_first"],
+                "indexes": [
+                    models.Index(fields=["cluster", "is_first", "started_at"], name="jobs_prediction_by_start")
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("attempt", "is_first"), name="jobs_one_first_and_one_newest_prediction"
+                    )
+                ],
             },
         ),
     ]

@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0014_dependencies'),
+        ("jobs", "0015_starts"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='job',
-            name='retry_rules',
+            model_name="job",
+            name="retry_rules",
             field=models.JSONField(default=list),
         ),
     ]
