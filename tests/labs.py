@@ -46,7 +46,8 @@ class RealSlurm:
 
     def scheduler(self, **changes: Any) -> SlurmScheduler:
         scontrol = changes.pop("scontrol", self.scontrol)
-        return SlurmScheduler(replaced(self.access, **changes), scontrol=scontrol)
+        told = {name: changes.pop(name) for name in ("versions", "transport") if name in changes}
+        return SlurmScheduler(replaced(self.access, **changes), scontrol=scontrol, **told)
 
 
 def replaced(access: SchedulerAccess, **changes: Any) -> SchedulerAccess:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pwd
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.beacon_contract import BeaconContract
+from tests.contract.endpoints import transport
 from tests.contract.scheduler_contract import SchedulerContract
 from tests.contract.scheduler_site import Site
 from tests.labs import RealSlurm, real_slurm_lab, why_no_real_slurm
 from worker.providers.errors import AccessDenied
 from worker.providers.slurm import SlurmScheduler, mint_jwt
 from worker.providers.slurm.tokens import PosixIdentity
+from worker.providers.slurm.versions import VERSIONS
 
 pytestmark = [pytest.mark.contract, pytest.mark.real_slurm]
 
@@ -27,8 +29,9 @@ def needs(release: str) -> pytest.MarkDecorator:
 
 
 class RealSite:
-    def __init__(self, lab: RealSlurm, api_version: str, release: str) -> None:
+    def __init__(self, lab: RealSlurm, api_version: str, release: str, versions: Sequence[str] = VERSIONS) -> None:
         self.lab = lab
+        self.versions = versions
         self.api_version = api_version
         self.release = release
         self.accounting_tells_exit_codes = api_version != "v0.0.38"
@@ -38,7 +41,8 @@ class RealSite:
         self.forgets_quickly = bool(lab.description["accounting"])
 
     def scheduler(self, **changes: Any) -> SlurmScheduler:
-        return self.lab.scheduler(**changes)
+        told = {"versions": self.versions, "transport": transport(self.release.rpartition(".")[0])}
+        return self.lab.scheduler(**{**told, **changes})
 
 
 @needs("22.05")

@@ -34,6 +34,7 @@ from worker.providers import values as v
 from worker.providers.slurm import decode
 from worker.providers.slurm import errors as se
 from worker.providers.slurm.rest import Answer, Rest
+from worker.providers.slurm.versions import WITHOUT_STATES
 
 #: Up to here all details in one call are cheaper than states and then details.
 SMALL_QUEUE = 300
@@ -56,7 +57,6 @@ OLDER_IN_A_ROW = 10
 #: Slurm's numbers start again from 1 above 67 million.
 _NUMBERS_MAY_START_AGAIN = 60_000_000
 _CLOCK_CHECK_S = 600.0
-_WITHOUT_STATES = ("v0.0.38", "v0.0.39")
 _NUMBER = re.compile(r"(\d+)(?:_(\d+)|\+\d+)?")
 
 
@@ -121,7 +121,7 @@ class BulkReader:
         )
 
     def _has_states(self) -> bool:
-        return not self._lacks_states and self._rest.version not in _WITHOUT_STATES
+        return not self._lacks_states and self._rest.version not in WITHOUT_STATES
 
     def _is_big(self) -> bool:
         """Whether all details in one answer are likely to be more than is cheap."""
@@ -148,7 +148,7 @@ class BulkReader:
 
     def _by_update_time(self, since: datetime | None) -> tuple[int, datetime]:
         as_of = self._now()
-        params = {} if since is None else {"update_time": str(int(since.timestamp()))}
+        params = {} if since is None else {"update_time": self._rest.instant(since.timestamp())}
         answer = self._call("/slurm/{v}/jobs", "queue", params)
         if since is not None and _nothing_changed(answer):
             return answer.size_bytes, as_of

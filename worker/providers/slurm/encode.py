@@ -11,6 +11,7 @@ from worker.providers import errors as e
 from worker.providers import values as v
 from worker.providers.slurm import options
 from worker.providers.slurm.errors import SOURCE
+from worker.providers.slurm.versions import OLD
 
 #: What slurmctld takes at most with its default max_script_size.
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
@@ -100,7 +101,7 @@ def _warned(request: v.SubmitRequest) -> v.SubmitRequest:
 def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
     """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run."""
     _check(request)
-    old = version == options.OLD
+    old = version == OLD
     if old:
         request = _warned(request)
     environment = _environment(request)
@@ -156,7 +157,7 @@ def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
 
 def change(wanted: v.JobChange, version: str) -> Mapping[str, Any]:
     """The body of an update in this REST version. Raises InvalidRequest for nothing or the impossible."""
-    old = version == options.OLD
+    old = version == OLD
     body: dict[str, Any] = {}
     if wanted.time_limit_min is not None:
         if wanted.time_limit_min < 1:

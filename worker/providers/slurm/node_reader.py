@@ -27,7 +27,7 @@ class NodeReader:
     def read(self) -> v.NodeRead:
         """All nodes. The instant from which changes are asked for is the server's own, so clocks need not agree."""
         began = time.monotonic()
-        params = {"update_time": str(self._as_of)} if self._as_of and not self._always_full else None
+        params = {"update_time": self._rest.instant(self._as_of)} if self._as_of and not self._always_full else None
         try:
             answer = self._rest.call("GET", "/slurm/{v}/nodes", about="queue", params=params)
         except e.Unavailable as error:

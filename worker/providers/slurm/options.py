@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from worker.providers import errors as e
 from worker.providers.slurm.errors import SOURCE
-
-#: The version whose shapes differ from all later ones.
-OLD: Final = "v0.0.38"
+from worker.providers.slurm.versions import FORGETS_CORES, OLD
 
 Job = MutableMapping[str, Any]
 
@@ -124,17 +122,13 @@ _MAIL: Final = {
 _UNITS: Final = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
-#: Versions that take a number of cores for a socket and forget it.
-_WITHOUT_CORES: Final = frozenset({"v0.0.39", "v0.0.40", "v0.0.41", "v0.0.42"})
-
-
 def apply(job: Job, options: Sequence[str], version: str) -> None:
     """Put options into the ``job`` of a submit in this REST version. Raises InvalidRequest naming the option."""
     for text in options:
         name, equals, value = text.removeprefix("--").partition("=")
         is_forgotten = name == "cores-per-socket" or (name == "extra-node-info" and ":" in value)
         try:
-            if is_forgotten and version in _WITHOUT_CORES:
+            if is_forgotten and version in FORGETS_CORES:
                 done = False
             else:
                 done = (_old if version == OLD else _new)(job, name, value)

@@ -13,13 +13,10 @@ import httpx2
 
 from worker.providers import errors as e
 from worker.providers.slurm import errors as se
-from worker.providers.slurm import options
 from worker.providers.slurm.tokens import expiry_of
+from worker.providers.slurm.versions import OLD, VERSIONS
 from worker.providers.values import SchedulerAccess
 
-#: REST versions, newest first. v0.0.38 and v0.0.42 are proven on 22.05 and 24.11; the others share their shapes.
-VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", "v0.0.38")
-OLD = options.OLD
 #: Query parameters; a list becomes one parameter a value.
 Params = Mapping[str, str | Sequence[str]]
 CONNECT_TIMEOUT_S = 3.0
@@ -52,7 +49,9 @@ def _checked(token: str) -> str:
 class Rest:
     """A connection to one slurmrestd; raises only provider errors and never repeats a call that changes something."""
 
-    def __init__(self, access: SchedulerAccess, transport: httpx2.BaseTransport | None = None) -> None:
+    def __init__(
+        self, access: SchedulerAccess, transport: httpx2.BaseTransport | None = None, versions: Sequence[str] = VERSIONS
+    ) -> None:
         self.access = access
         headers = {"Accept": "application/json", "X-SLURM-USER-TOKEN": _checked(access.token)}
         # AWS PCS takes the user from the token's claims and wants no user-name header.
@@ -68,6 +67,7 @@ class Rest:
             trust_env=False,
         )
         self._version = ""
+        self._versions = tuple(versions)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -90,8 +90,12 @@ class Rest:
         """Whether the server speaks v0.0.38, whose shapes and manners differ from all later ones."""
         return self.version == OLD
 
+    def instant(self, seconds: float) -> str:
+        """A UNIX time as a query takes it: v0.0.40 and v0.0.41 read no bare number, v0.0.38 nothing else."""
+        return str(int(seconds)) if self.old else f"uts{int(seconds)}"
+
     def _negotiate(self) -> Answer:
-        for version in VERSIONS:
+        for version in self._versions:
             try:
                 answer = self._send("GET", f"/slurm/{version}/ping", None, None, about="queue")
             except se.NoSuchPath:
@@ -105,7 +109,7 @@ class Rest:
             self._version = version
             return answer
         raise e.Unsupported(
-            f"slurmrestd at {self.access.endpoint_url} speaks none of {VERSIONS[-1]} to {VERSIONS[0]}",
+            f"slurmrestd at {self.access.endpoint_url} speaks none of {self._versions[-1]} to {self._versions[0]}",
             source=se.SOURCE,
             code="version",
         )

@@ -17,11 +17,10 @@ from worker.providers.slurm import errors as se
 from worker.providers.slurm.bulk import BulkReader
 from worker.providers.slurm.node_reader import NodeReader
 from worker.providers.slurm.rest import Params, Rest
+from worker.providers.slurm.versions import CAN_REQUEUE, SILENT_KILLS, VERSIONS
 
 #: How far back accounting is searched for a comment when the caller does not say.
 ACCOUNTING_WINDOW = timedelta(days=7)
-#: REST versions with a call that requeues.
-_REQUEUES = frozenset({"v0.0.45"})
 #: Jobs asked of accounting by their ids in one call; the address of a request is no longer than 8 KiB.
 ACCOUNTED_A_CALL = 200
 
@@ -31,6 +30,7 @@ class SlurmScheduler:
 
     ``scontrol`` is a command (a list of words) that reaches the same controller with operator rights;
     without it, what REST cannot do raises ``Unsupported`` naming the command for a person to run.
+    ``versions`` are those that may be spoken, the first that the server knows counts.
     ``lends_token``: scontrol is given our token (SLURM_JWT), so that it acts as our user and not as its own.
     Not for use by several threads at once.
     """
@@ -42,8 +42,9 @@ class SlurmScheduler:
         scontrol: Sequence[str] | None = None,
         lends_token: bool = False,
         transport: httpx2.BaseTransport | None = None,
+        versions: Sequence[str] = VERSIONS,
     ) -> None:
-        self._rest = Rest(access, transport)
+        self._rest = Rest(access, transport, versions)
         self._bulk = BulkReader(self._rest)
         self._nodes = NodeReader(self._rest)
         self._scontrol = tuple(scontrol or ())
@@ -214,6 +215,8 @@ class SlurmScheduler:
         self._kill(encode.job_id(scheduler_id), None)
 
     def _kill(self, key: str, params: Mapping[str, str] | None) -> None:
+        if self._rest.version in SILENT_KILLS:
+            self._rest.call("GET", f"/slurm/{{v}}/job/{key}", about="job")
         try:
             body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job", params=params).body
             self._raise_status(body, key)
@@ -238,7 +241,7 @@ class SlurmScheduler:
     def requeue(self, scheduler_id: str) -> None:
         """Put the job back into the queue; REST before v0.0.45 has no such call, so there this needs scontrol."""
         key = encode.job_id(scheduler_id)
-        if self._rest.version not in _REQUEUES:
+        if self._rest.version not in CAN_REQUEUE:
             self._run_scontrol(["requeue", key], about="job")
             return
         body = self._rest.call("POST", "/slurm/{v}/jobs/requeue", about="job", body={"jobs": [key]}).body
