@@ -7,9 +7,11 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +45,25 @@ class RealSlurm:
     @property
     def scontrol(self) -> list[str]:
         return list(self.description["scontrol"])
+
+    def kill(self, daemon: str) -> None:
+        """kill -9 of one of the lab's daemons, such as slurmctld."""
+        pid = int(json.loads((self.directory / "lab.json").read_text())["daemons"][daemon])
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def start_again(self, daemon: str) -> None:
+        """Bring a killed daemon back, with the state it had; returns when the lab has started it."""
+        asked = self.directory / "start-again"
+        beside = asked.with_suffix(".new")
+        beside.write_text(daemon)
+        beside.replace(asked)
+        deadline = time.monotonic() + 15
+        while asked.exists():
+            assert time.monotonic() < deadline, f"the lab did not start {daemon}"
+            time.sleep(0.05)
 
     def scheduler(self, **changes: Any) -> SlurmScheduler:
         scontrol = changes.pop("scontrol", self.scontrol)

@@ -98,6 +98,7 @@ class Lab:
         self.host = socket.gethostname().split(".")[0]
         self._tell = tell
         self._daemons: dict[str, int] = {}
+        self._commands: dict[str, Callable[[], None]] = {}
         numbers = processes.free_ports(4 + options.nodes)
         self.ports = Ports(numbers[0], numbers[1], numbers[2], numbers[3], tuple(numbers[4:]))
 
@@ -166,6 +167,7 @@ class Lab:
         }
 
     def _start(self, name: str, command: Sequence[str], *, user: str = "root", **more: str) -> None:
+        self._commands[name] = lambda: self._start(name, command, user=user, **more)
         account = pwd.getpwnam(user)
         # Munge is the machine's own, whatever Slurm asks it.
         root = self.options.root if command[0].startswith("slurm") else None
@@ -396,9 +398,23 @@ class Lab:
         """Wait until ``finished``, collecting adopted children and naming each daemon that ends meanwhile."""
         while not finished():
             processes.reap()
+            self._start_what_is_asked()
             for name in self.ended():
                 print(f"lab: {name} ended; {self._last_words(name)}", file=sys.stderr, flush=True)
             time.sleep(0.2)
+
+    def _start_what_is_asked(self) -> None:
+        """Start a daemon again whose name somebody wrote into ``start-again``: what was killed comes back as it was."""
+        asked = self.directory / "start-again"
+        try:
+            name = asked.read_text().strip()
+        except FileNotFoundError:
+            return
+        self.ended()
+        if name in self._commands and name not in self._daemons:
+            self._commands[name]()
+            self._write_description()
+        asked.unlink()
 
     def stop(self) -> None:
         """End jobs, then daemons; everything that descends from this process goes. Takes under 10 s."""
