@@ -40,7 +40,7 @@ class BeaconContract:
         self, site: Site, scheduler: SlurmScheduler, portal: Recorder, script: str, *, is_plain: bool = False
     ) -> tuple[str, str]:
         """Two whole nodes, as the portal submits them or just the script; the job's id and its attempt's uid."""
-        attempt = SimpleNamespace(uid=f"att_{uuid.uuid4().hex}", number=1)
+        attempt = SimpleNamespace(uid=f"att_{uuid.uuid4().hex}", number=1, array="")
         cluster = SimpleNamespace(working_root=str(site.work_dir))
         job = SimpleNamespace(name="beacons", script=f"#!/bin/bash\n{script}\n", nodes=2, cluster=cluster)
         folder = site.work_dir / attempt.uid
