@@ -32,6 +32,7 @@ from apps.jobs import (
     stop_api,
 )
 from apps.jobs import api as jobs
+from apps.jobs import limit_api as limits
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams
@@ -72,6 +73,7 @@ urlpatterns = [
     path("clusters/<str:uid>/slurm", slurm.SlurmSettings.as_view(), name="cluster-slurm"),
     path("clusters/<str:uid>/slurm-users", slurm.SlurmUsers.as_view(), name="slurm-users"),
     path("clusters/<str:uid>/slurm-users/import", slurm.SlurmUsersImport.as_view(), name="slurm-users-import"),
+    path("clusters/<str:uid>/slurm-limits", limits.SlurmLimits.as_view(), name="slurm-limits"),
     path("clusters/<str:uid>/slurm-accounts", slurm.SlurmAccounts.as_view(), name="slurm-accounts"),
     path("slurm-users/<str:uid>", slurm.SlurmUserDetail.as_view(), name="slurm-user"),
     path("slurm-accounts/<str:uid>", slurm.SlurmAccountDetail.as_view(), name="slurm-account"),

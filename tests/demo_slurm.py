@@ -8,7 +8,7 @@ from apps.clusters.models import Cluster
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.core import clock
 from apps.jobs.models import Job
-from apps.jobs.outside_observations import outsiders_adopt
+from apps.jobs.outside_observations import outsider_charge, outsiders_adopt
 from apps.jobs.outside_selectors import owned_strangers
 from apps.jobs.queue_models import QueueEntry
 from tests.demo_rows import DemoRows
@@ -64,4 +64,5 @@ def _outside(cluster: Cluster) -> None:
         scheduler_id="90440", name="bench", user_name="guest7", account="staff", nodes=["p5-main-7"], **told, **began
     )
     outsiders_adopt(cluster, owned_strangers(cluster, 10))
+    outsider_charge(QueueEntry.objects.select_related("attempt__job__team").get(scheduler_id="90431"), now)
     assert Job.objects.filter(origin="outside").count() == 2

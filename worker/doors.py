@@ -299,6 +299,13 @@ def object_store() -> ports.ObjectStore:
     return S3Store(access, bucket, prefix)
 
 
+def accounting_for(cluster: Cluster) -> ports.SlurmAccounting:
+    """The limits of a cluster's accounts, as the cluster's own user."""
+    from worker.providers.slurm import SlurmAccounts
+
+    return SlurmAccounts(scheduler_access(cluster))
+
+
 def exporter() -> ports.GpuExporter:
     """The reader of DCGM exporters."""
     from worker.providers.prometheus.exporter import DcgmExporter

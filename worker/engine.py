@@ -28,6 +28,7 @@ QUIET = frozenset(
         "cluster.queue",
         "cluster.nodes",
         "cluster.outside",
+        "limits.reconcile",
         "cluster.exporters",
         "cluster.starts",
         "cluster.reconcile",

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
-from apps.clusters.slurm_models import SlurmAccount, SlurmLimit, SlurmUser
+from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.core.errors import NotFound
 from apps.teams.models import Team, User
 from apps.teams.permissions import Actor
@@ -34,12 +34,6 @@ def slurm_users_of(cluster: Cluster) -> QuerySet[SlurmUser]:
 def slurm_accounts_of(cluster: Cluster) -> QuerySet[SlurmAccount]:
     """The accounts of a cluster's Slurm that belong to teams, by name."""
     return SlurmAccount.objects.filter(cluster=cluster).select_related("team")
-
-
-def slurm_limits_of(cluster: Cluster) -> QuerySet[SlurmLimit]:
-    """What was last seen of limits in Slurm, by account."""
-    rows = SlurmLimit.objects.filter(account__cluster=cluster).select_related("account__team")
-    return rows.order_by("account__account")
 
 
 def slurm_user_for(*, actor: Actor, may: str, uid: str) -> SlurmUser:

@@ -17,7 +17,6 @@ from apps.clusters.selectors import cluster_for
 from apps.clusters.slurm_selectors import (
     slurm_account_for,
     slurm_accounts_of,
-    slurm_limits_of,
     slurm_user_for,
     slurm_users_of,
 )
@@ -167,7 +166,6 @@ class SlurmPage(Page):
             "users": users[:SHOWN],
             "more_users": len(users) > SHOWN,
             "accounts": list(slurm_accounts_of(cluster)),
-            "limits": list(slurm_limits_of(cluster)),
             "columns": services.CSV_COLUMNS,
         }
         return render(request, "clusters/slurm.html", context | forms_of, status=status)

@@ -7,6 +7,7 @@ from django.shortcuts import render
 
 from apps.clusters.selectors import cluster_for, node_for
 from apps.core.pages import Page
+from apps.jobs.limit_selectors import limit_rows
 from apps.jobs.outside_selectors import waste_of
 from apps.jobs.selectors import attempts_on_nodes, job_costs, jobs_visible_to
 from apps.jobs.states import JOB_LIVE
@@ -42,6 +43,17 @@ class NobodysJobs(Page):
         """A fragment, empty where there are none."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
         return render(request, "jobs/nobodys.html", {"waste": waste_of(cluster), "cluster": cluster})
+
+
+class ClusterLimits(Page):
+    """Teams' limits here and in a cluster's Slurm: a fragment for the page of its Slurm."""
+
+    right = "clusters.operate"
+
+    def get(self, request: HttpRequest, uid: str) -> HttpResponse:
+        """A fragment, empty where no account has a team."""
+        cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        return render(request, "jobs/limits.html", {"rows": limit_rows(cluster), "cluster": cluster})
 
 
 class JobsOnNode(Page):

@@ -16,6 +16,7 @@ from apps.costs.selectors import Sums
 from apps.jobs.action_words import kept_words
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.dependency_selectors import standstill_of
+from apps.jobs.limit_selectors import limit_words
 from apps.jobs.models import Attempt, Job
 from apps.jobs.reason_words import waiting_words
 from apps.jobs.rules import is_final_state
@@ -49,6 +50,9 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
     if room.must_wait and (attempt is None or attempt.phase in (AttemptPhase.PENDING, AttemptPhase.SUBMITTING)):
         since = units.duration(clock.now() - job.phase_since)
         return _("Waiting for %(since)s: %(why)s.") % {"since": since, "why": held_words(job, room)}
+    if attempt is not None and (limited := limit_words(job, attempt.observed_reason)):
+        since = units.duration(clock.now() - job.phase_since)
+        return _("Waiting for %(since)s: %(why)s.") % {"since": since, "why": limited}
     position = queue_position(job)
     head = _("Waiting: number %(position)s of team %(team)s on %(cluster)s") % {
         "position": position,

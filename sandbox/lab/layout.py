@@ -63,6 +63,10 @@ class Ports:
     slurmd: tuple[int, ...] = field(default_factory=tuple)
 
 
+#: Slurm refuses to count for ever without either.
+_COUNTING = ("PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "PriorityCalcPeriod=1")
+
+
 def check_reachable(directory: Path, user: str) -> None:
     """Refuse a folder whose ancestors the job's user cannot enter: every job would fail in it."""
     try:
@@ -121,7 +125,13 @@ def slurm_conf(options: LabOptions, ports: Ports, host: str) -> str:
         "GresTypes=gpu",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
-        "PriorityType=priority/basic",
+        # Only multifactor counts what an account used; without decay and once a minute, so that a test can see it.
+        "PriorityType=priority/multifactor" if options.enforce else "PriorityType=priority/basic",
+        *(
+            ["PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "PriorityCalcPeriod=1"]
+            if options.enforce
+            else []
+        ),
         "SchedulerType=sched/backfill",
         "SchedulerParameters=bf_interval=2,sched_interval=5,batch_sched_delay=0",
         "ReturnToService=2",

@@ -230,6 +230,9 @@ class Api:
                 return simple[call.path](call)
             if call.path == "jobs":
                 return self._jobs(call)
+            if call.path == "shares" and not call.old:
+                told = self._controller.associations.shares(self._controller.history(), time.time())
+                return self._json(call, told)
             if call.path == "jobs/state" and not call.old:
                 states = [
                     {"job_id": key, "state": shapes.new_states(job)}
@@ -407,7 +410,23 @@ class Api:
 
     # --- accounting ----------------------------------------------------------------------------------
 
+    def _associations(self, call: Call) -> Reply:
+        """Limits of accounts, from v0.0.40 on."""
+        try:
+            if call.method == "POST":
+                self._controller.associations.write(call.body, call.user)
+                return self._json(call, {})
+        except Refused as error:
+            entry = shapes.entry(
+                "slurmdb_associations_modify() failed", error.code, error.text, "_foreach_update_assoc"
+            )
+            return self._json(call, {}, status=422, errors=[entry])
+        wanted = call.query.get("account", "").split(",")
+        return self._json(call, {"associations": self._controller.associations.shown(shapes.CLUSTER, wanted)})
+
     def _accounting(self, call: Call) -> Reply:
+        if call.path == "associations" and not call.old:
+            return self._associations(call)
         if call.method != "GET":
             return _text(404, "Unable find requested URL. Please view /openapi/v3 for API reference.")
         if call.path == "clusters":

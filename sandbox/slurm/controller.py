@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sandbox.slurm import arrays
+from sandbox.slurm.associations import Associations
 from sandbox.slurm.changes import Change, Settings, apply_change
 from sandbox.slurm.model import LAUNCH_FAILED_STATUS, Job, NodeMarks, Refused
 from sandbox.slurm.runs import LaunchFailed, Runs
@@ -29,6 +30,7 @@ class Controller:
         self.runs = Runs(directory)
         self.changed_at = time.time()
         self._store = Store(directory / "jobs.json")
+        self.associations = Associations(directory / "associations.json")
         self._jobs: dict[int, Job] = {}
         self._marks: dict[str, NodeMarks] = {}
         self._next_id = 1
@@ -114,6 +116,7 @@ class Controller:
         with self.lock:
             job = make(self._next_id)
             arrays.begin(job)
+            self.associations.add(job.account)
             partitions = self.partitions()
             if not job.partition:
                 job.partition = next(iter(partitions), "")
@@ -297,6 +300,9 @@ class Controller:
                     "PartitionTimeLimit" if job.time_limit_min > self.settings.max_time_min else "PartitionNodeLimit"
                 )
                 self._wait(job, reason, "")
+                continue
+            if limited := self.associations.refusal(job, self._jobs.values(), now):
+                self._wait(job, limited, "")
                 continue
             fitting = [node for node in nodes if self._could(job, node)]
             usable = [node for node in fitting if self._usable(node)]

@@ -23,6 +23,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-edit", "cluster", "operators"),
     ("cluster-slurm", "cluster", "operators"),
     ("jobs-nobodys", "cluster", "operators"),
+    ("jobs-limits", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
     ("cluster", "pcs", "everyone"),
     ("cluster", "eks", "everyone"),

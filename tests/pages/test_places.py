@@ -22,7 +22,15 @@ MAY = {
     "admins": {"admin"},
 }
 PEOPLE = ("outsider", "member", "owner", "lead", "operator", "admin")
-FRAGMENTS = {"jobs-nobodys", "jobs-on-cluster", "jobs-on-node", "health-node-grid", "fleets-burn", "audit-chain"}
+FRAGMENTS = {
+    "jobs-nobodys",
+    "jobs-limits",
+    "jobs-on-cluster",
+    "jobs-on-node",
+    "health-node-grid",
+    "fleets-burn",
+    "audit-chain",
+}
 FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 
 

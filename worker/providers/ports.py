@@ -165,6 +165,18 @@ class Scheduler(Protocol):
         ...
 
 
+class SlurmAccounting(Protocol):
+    """Limits of a Slurm cluster's accounts. Raises only ``worker.providers.errors``."""
+
+    def account_limits(self, accounts: Collection[str]) -> Mapping[str, v.AccountLimit]:
+        """GPU limits of these accounts and what counts against them; those that Slurm does not know are left out."""
+        ...
+
+    def account_limit_write(self, account: str, gpus: int | None, gpu_min: int | None) -> None:
+        """Set an account's GPU limits; None takes one away. Written twice is written once."""
+        ...
+
+
 class GpuExporter(Protocol):
     """DCGM-exporter pages."""
 

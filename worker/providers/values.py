@@ -424,6 +424,16 @@ class NodeRead:
     calls: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class AccountLimit:
+    """GPU limits of an account: GrpTRES=gres/gpu and GrpTRESMins=gres/gpu, None without; what counts against these."""
+
+    account: str
+    gpus: int | None
+    gpu_min: int | None
+    used_gpu_min: int = 0
+
+
 # --- GPU telemetry (DCGM exporter) ---------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from worker.reconcilers import (
     groups,
     job_actions,
     jobs,
+    limits,
     logs,
     managed,
     node_actions,
@@ -48,6 +49,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "node.drain": nodes.drain,
     "finding.respond": findings.respond,
     "job.reconcile": jobs.reconcile,
+    "limits.reconcile": limits.reconcile,
     "log.roll": logs.roll,
     "job.act": job_actions.act,
 }
