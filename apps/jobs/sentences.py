@@ -23,7 +23,8 @@ from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import current_attempt, job_sums, queue_position
 from apps.jobs.start_selectors import accuracy_of, prediction_of
 from apps.jobs.start_words import expected_words, needs_words
-from apps.jobs.states import AttemptPhase, JobPhase
+from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
+
 
 #: How long before it is too late to start a waiting job says so.
 SAY_BEFORE_MIN = 24 * 60
@@ -122,10 +123,11 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
         parts.append(_("finishes in about %(left)s") % {"left": units.duration(left)})
     if newest is not None:
         parts.append(_("last checkpoint %(age)s ago") % {"age": units.duration(clock.now() - newest.changed_at)})
-    parts.append(
-        _("%(charged)s charged of %(held)s held")
-        % {"charged": units.usd(sums.charged), "held": units.usd(sums.held - sums.released)}
-    )
+    facts = {"charged": units.usd(sums.charged), "held": units.usd(sums.held - sums.released)}
+    if job.origin == JobOrigin.OUTSIDE:
+        parts.append(_("submitted past the portal, so nothing is held; %(charged)s charged") % facts)
+    else:
+        parts.append(_("%(charged)s charged of %(held)s held") % facts)
     return "; ".join(parts) + "."
 
 

@@ -175,3 +175,16 @@ def test_an_account_of_another_team_is_refused(
     asked = replace(spec, slurm_options=["--account=vision"])
     preview = job_preview(actor=actor_of(owner), team=team, cluster=keyed, spec=asked)
     assert [p.code for p in preview.problems] == ["other-team"]
+
+
+def test_a_missing_association_is_told_in_clear_words(
+    keyed: Cluster, team: Any, owner: Any, operator: Any, spec: Any, scheduler: Any, work: Any
+) -> None:
+    slurm_user_put(actor=actor_of(operator), cluster=keyed, user_name="u7", user=owner)
+    slurm_account_put(actor=actor_of(operator), cluster=keyed, account="nlp-lab", team=team)
+    job = job_submit(actor=actor_of(owner), team=team, cluster=keyed, spec=spec)
+    words = "Invalid account or account/partition combination specified"
+    scheduler.calls.fail_next["submit"] = InvalidRequest(words, source="slurm", code="2045")
+    work("job.reconcile")
+    job.refresh_from_db()
+    assert all(word in job.message for word in ("u7", "nlp-lab", "lab", "association"))

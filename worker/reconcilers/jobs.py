@@ -50,6 +50,8 @@ RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
 #: Slurm's number for "Invalid job array specification".
 BAD_ARRAY = "2081"
+#: Slurm's number for "Invalid account or account/partition combination specified".
+NO_ASSOCIATION = "2045"
 
 
 def reconcile(uid: str) -> Outcome:
@@ -137,7 +139,15 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
 
 
 def _refused_words(attempt: Attempt, error: InvalidRequest) -> str:
-    """Slurm's own words, but for an array whose numbers the site does not allow: those do not say so."""
+    """Slurm's own words, but where those do not say what is wrong: an array's numbers, a missing association."""
+    if error.code == NO_ASSOCIATION:
+        job = attempt.job
+        text = _(
+            "Slurm has no association of user %(user)s with account %(account)s on cluster %(cluster)s: ask for one "
+            "(%(error)s)"
+        )
+        user = job.slurm_user or job.cluster.user_name
+        return said(text, user=user, account=job.slurm_account or "–", cluster=job.cluster.name, error=str(error))
     if error.code != BAD_ARRAY or not attempt.array:
         return str(error)
     text = _(

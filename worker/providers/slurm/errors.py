@@ -29,7 +29,8 @@ PART_CONFIG_UNAVAILABLE = 2015
 NO_ACCOUNTING = 7000
 EMPTY_RESULT = 9003
 
-_DENIED = frozenset({1007, 2002, 2010})
+#: 6010: 26.05 takes nobody for a user, which is what a name that it does not know becomes.
+_DENIED = frozenset({1007, 2002, 2010, 6010})
 #: 1 is what 24.11 says of a cancel while its controller is away; 2019 is a full disk at the controller.
 _UNAVAILABLE = frozenset({UNSPECIFIED, 0, 1, *range(1000, 1007), *range(1800, 1810), 2019, 2027, *range(5000, 5006)})
 #: 2037 is a job that may not be requeued, 2084 one that has finished.
