@@ -25,7 +25,6 @@ from apps.jobs.start_selectors import accuracy_of, prediction_of
 from apps.jobs.start_words import expected_words, needs_words
 from apps.jobs.states import AttemptPhase, JobOrigin, JobPhase
 
-
 #: How long before it is too late to start a waiting job says so.
 SAY_BEFORE_MIN = 24 * 60
 
