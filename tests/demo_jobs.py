@@ -13,11 +13,14 @@ from tests.demo_site import DemoRows
 def demo_jobs(rows: DemoRows) -> None:
     """A sweep of forty tasks in the middle of it, and what was asked of a waiting job."""
     from apps.jobs.action_models import JobAction
+    from apps.jobs.dependency_models import JobDependency
     from apps.jobs.models import Job
     from apps.jobs.selectors import current_attempt
 
-    _array(rows)
+    sweep = _array(rows)
     waiting = Job.objects.get(name="tokenizer-sweep")
+    for needs, kind in ((sweep, "afterok"), (Job.objects.get(name="moe-8x7b-ablation"), "afterany")):
+        JobDependency.objects.create(job=waiting, needs=needs, kind=kind)
     now = clock.now()
     for kind, parameters, phase, answer, ago in (
         ("TIME_LIMIT", {"time_limit_min": 1200}, "REFUSED", said("too late: %(error)s", error="slurm 2084"), 14),

@@ -89,6 +89,8 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p, team__slug='nlp')}")
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
         ),
+        ("job-array-tasks", "owner", f"/jobs/{uid(Job, name='lr-sweep')}/tasks"),
+        ("job-asked", "owner", f"/jobs/{uid(Job, name='tokenizer-sweep')}"),
         ("job-outside", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}"),
         ("job-outside-waits", "owner", f"/jobs/{uid(Job, origin='outside', phase='QUEUED')}"),
         ("job-outside-config", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}/config"),

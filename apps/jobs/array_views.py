@@ -17,7 +17,7 @@ from apps.jobs.detail_views import JobPage
 from apps.jobs.log_selectors import task_runners
 from apps.jobs.permissions import can_cancel_job
 
-PAGE = 100
+PAGE = 50
 #: Slurm's states by the colour words of the portal.
 COLOURS = {
     "": "off",

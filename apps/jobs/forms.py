@@ -249,6 +249,8 @@ class JobForm(NamingForm):
                 if parameter.get("type") in ("integer", "number"):
                     field.widget = forms.TextInput(attrs={"inputmode": "decimal"})
             field.initial = parameter.get("default")
+            if parameter.get("locked"):
+                field.disabled = True
             self.fields[name] = field
             if not self.is_bound:
                 self.initial.setdefault(name, parameter.get("default"))

@@ -23,7 +23,7 @@ class JobTemplate(Recorded):
     """A script with typed parameters, ``{{ name }}`` where each goes.
 
     ``parameters`` is a list of {name, label, type: integer|number|text|path|choice, default, minimum,
-    maximum, choices, help}.
+    maximum, choices, help, locked}; a locked one always has its default. ``teams`` may use it; none named: all.
     """
 
     uid_prefix = "tpl"
@@ -34,6 +34,7 @@ class JobTemplate(Recorded):
     script = models.TextField()
     parameters = models.JSONField(default=list)
     is_enabled = models.BooleanField(default=True)
+    teams = models.ManyToManyField(Team, blank=True, related_name="job_templates")
     history = HistoricalRecords()
 
     class Meta:

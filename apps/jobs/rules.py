@@ -110,6 +110,10 @@ def fill_template(
     for parameter in parameters:
         name = str(parameter["name"])
         raw = values.get(name, parameter.get("default"))
+        if parameter.get("locked") and str(raw) != str(parameter.get("default")):
+            text = _("is fixed to %(value)s by who keeps the template") % {"value": parameter.get("default")}
+            problems.append(FieldProblem(f"/template_parameters/{name}", "locked", text))
+            continue
         try:
             texts[name] = _parameter_text(parameter, raw)
         except ValueError as error:

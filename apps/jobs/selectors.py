@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.db.models import Max, QuerySet
+from django.db.models import Max, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
@@ -192,7 +192,11 @@ def templates_visible_to(actor: Actor) -> QuerySet[JobTemplate]:
     """Templates one may submit with."""
     if not actor.holds("templates.view"):
         return JobTemplate.objects.none()
-    return JobTemplate.objects.filter(is_enabled=True)
+    rows = JobTemplate.objects.filter(is_enabled=True)
+    if actor.everywhere("templates.view"):
+        return rows
+    # One that names teams is theirs alone.
+    return rows.filter(Q(teams__isnull=True) | Q(teams__in=actor.team_ids("templates.view"))).distinct()
 
 
 def job_sums(job: Job) -> Sums:

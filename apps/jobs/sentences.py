@@ -14,6 +14,7 @@ from apps.clusters.states import NodePhase
 from apps.core import clock, units
 from apps.costs.selectors import Sums
 from apps.jobs.action_words import kept_words
+from apps.jobs.array_selectors import tally_of
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.limit_selectors import limit_words
@@ -100,16 +101,33 @@ def attempt_words(attempt: Attempt) -> str:
     return _("attempt %(number)s, resumed from step %(step)s") % facts
 
 
+def tasks_sentence(attempt: Attempt, since: str) -> str:
+    """How far an array has come."""
+    states = tally_of(attempt).states
+    facts = {
+        "since": since,
+        "done": units.count(states.get("COMPLETED", 0)),
+        "tasks": units.count(attempt.tasks),
+        "running": units.count(states.get("RUNNING", 0)),
+        "failed": units.count(sum(n for s, n in states.items() if is_final_state(s) and s != "COMPLETED")),
+    }
+    text = _("Running for %(since)s: %(done)s of %(tasks)s tasks succeeded, %(running)s run, %(failed)s failed")
+    return text % facts
+
+
 def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | None, sums: Sums) -> str:
     """Nodes, since when, progress, finish, checkpoint, money."""
     if attempt is not None and attempt.observed_state and is_final_state(attempt.observed_state):
         return _("Its script has ended; the GPUs of its nodes are read once more before it is said why.")
     parts = []
     since = units.duration(clock.now() - attempt.started_at) if attempt and attempt.started_at else "–"
-    parts.append(
-        ngettext("Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes)
-        % {"count": job.nodes, "since": since}
-    )
+    if attempt is not None and attempt.array:
+        parts.append(tasks_sentence(attempt, since))
+    else:
+        text = ngettext(
+            "Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes
+        )
+        parts.append(text % {"count": job.nodes, "since": since})
     if attempt is not None and attempt.number > 1:
         parts.append(attempt_words(attempt))
     if job.step is not None:

@@ -117,6 +117,9 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     warnings: list[str] = []
     script = spec.script
     if spec.template is not None:
+        if spec.template.teams.exists() and not spec.template.teams.filter(pk=team.pk).exists():
+            text = _("template %(name)s is not for team %(team)s") % {"name": spec.template.name, "team": team.slug}
+            problems.append(FieldProblem("/template", "other-team", text))
         script, found = fill_template(spec.template.script, spec.template.parameters, spec.template_parameters)
         problems += found
     script, found = check_script(script)
