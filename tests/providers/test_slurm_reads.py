@@ -258,7 +258,7 @@ def test_details_of_a_big_queue_come_within_the_bound() -> None:
     for number in range(1, 251):
         server.jobs[str(number)]["job_state"] = ["RUNNING"]
     running = 0
-    for _ in range(4):
+    for _ in range(7):
         server.asked.clear()
         read = scheduler.queue(since)
         since = read.as_of

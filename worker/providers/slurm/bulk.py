@@ -39,8 +39,8 @@ from worker.providers.slurm.versions import WITHOUT_STATES
 #: Up to here all details in one call are cheaper than states and then details.
 SMALL_QUEUE = 300
 SMALL_ANSWER_BYTES = 1_000_000
-#: Single-job reads in one bulk read: 3 ms each.
-DETAILS_A_READ = 100
+#: Single-job reads in one bulk read: 3 ms and 9 KB each, so that a read of 20,000 jobs stays below 2 MB.
+DETAILS_A_READ = 40
 SIDE_BY_SIDE = 4
 #: Waiting jobs read afresh in one bulk read although their state is the same, and how old their details may get.
 REFRESHED_A_READ = 10
