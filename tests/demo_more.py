@@ -18,6 +18,7 @@ from tests.demo_fleets import demo_fleets
 from tests.demo_jobs import demo_jobs
 from tests.demo_rows import DemoRows, _Seed
 from tests.demo_slurm import demo_slurm
+from tests.demo_starts import demo_starts
 from tests.demo_storage import demo_storage
 
 CHECKS = (
@@ -77,6 +78,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     demo_storage(seed)
     demo_jobs(rows)
     demo_slurm(rows)
+    demo_starts(rows)
     demo_capacity(seed)
     demo_fleets(seed)
     demo_clusters(seed)
