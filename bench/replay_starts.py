@@ -191,7 +191,8 @@ def table(told: list[Told], fed: int, judged: int, took: float, line: int) -> di
     rows: list[list[Any]] = [
         ["jobs replayed", f"{fed:,} on {NODES} nodes in {took / 60:.0f} min", "", None],
         ["  of them only for the history", f"{fed - judged:,}", "", None],
-        ["starts that had been expected", f"{len(told):,}, line up to {line}", f"≥ {judged // 2}", 2 * len(told) >= judged],
+        ["  starts that had been expected", f"{len(told):,}", f"≥ {judged // 2}", 2 * len(told) >= judged],
+        ["  longest line", f"{line}", "", None],
         ["inside the range first told", f"{share:.1%}", f"≥ {BOUND:.0%}", share >= BOUND],
         ["  later than the range, earlier", f"{late}, {len(told) - len(inside) - late}", "", None],
         ["wait, half of them up to", f"{middle(waits):.0f} s" if waits else "–", "", None],
