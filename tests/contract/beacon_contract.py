@@ -42,7 +42,8 @@ class BeaconContract:
         """Two whole nodes, as the portal submits them or just the script; the job's id and its attempt's uid."""
         attempt = SimpleNamespace(uid=f"att_{uuid.uuid4().hex}", number=1, array="")
         cluster = SimpleNamespace(working_root=str(site.work_dir))
-        job = SimpleNamespace(name="beacons", script=f"#!/bin/bash\n{script}\n", nodes=2, cluster=cluster)
+        told = {"uid": attempt.uid, "team": SimpleNamespace(slug="nlp"), "slurm_user": "", "slurm_account": ""}
+        job = SimpleNamespace(name="beacons", script=f"#!/bin/bash\n{script}\n", nodes=2, cluster=cluster, **told)
         folder = site.work_dir / attempt.uid
         request = v.SubmitRequest(
             script=job.script if is_plain else batch_script(job, attempt),  # type: ignore[arg-type]
