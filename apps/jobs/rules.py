@@ -34,7 +34,8 @@ def check_script(data: bytes | str) -> tuple[str, list[FieldProblem]]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         return "", [FieldProblem("/script", "binary", _("not UTF-8 text (byte %(byte)s)") % {"byte": error.start})]
-    text = text.replace("\r\n", "\n")
+    # An editor's byte order mark and its line ends: neither is meant, and no interpreter reads them.
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not text.strip():
         return "", [FieldProblem("/script", "required", _("the script is empty"))]
     return text, []
