@@ -101,7 +101,7 @@ def stage_recovery(proof: Proof) -> None:
     """What breaks while jobs run."""
     run_tests(
         proof,
-        "slurmctld killed, away for ten minutes, slurmdbd away, garbage, clocks off by a quarter of an hour, a dead worker",
+        "slurmctld killed, away for ten minutes, slurmdbd away, garbage, clocks 15 min off, a dead worker",
         "-s tests/contract/test_recovery_real.py",
         "no job lost, none doubled, right within two looks",
         2400,
