@@ -267,6 +267,8 @@ def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
     assert row.started_at is not None
     job = attempt.job
     start = max(row.started_at, row.charged_until_at or row.started_at)
+    if row.charged_until_at is not None and until <= row.charged_until_at:
+        return Decimal(0)
     most = row.started_at + timedelta(minutes=row.time_limit_min) + LIMIT_GRACE if row.time_limit_min else until
     seconds = max(0.0, (min(until, most) - start).total_seconds())
     hours = gpu_hours(row.gpus, seconds)

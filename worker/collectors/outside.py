@@ -72,6 +72,7 @@ def _charge(cluster: Cluster) -> bool:
     rows = sel.rows_to_charge(cluster, until, settings.CONFIG.charge_every_s, CHARGED)
     for row in rows:
         over = row.state not in UNFINISHED or row.gone_at is not None
-        end = (row.ended_at or row.gone_at or until) if over else until
+        # A job whose nodes are still being cleaned has ended, too.
+        end = (row.ended_at or row.gone_at or until) if over else min(until, row.ended_at or until)
         obs.outsider_charge(row, end)
     return len(rows) == CHARGED
