@@ -97,3 +97,31 @@ class ReadsContract:
         assert {job.scheduler_id for job in scheduler.queue().jobs or ()} == {
             job.scheduler_id for job in site.scheduler().queue().jobs or ()
         }
+
+    def test_the_reader_of_a_big_queue_follows_an_array_task_by_task(
+        self, site: Site, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if site.api_version in ("v0.0.38", "v0.0.39"):
+            pytest.skip("this version has no list of states")
+        monkeypatch.setattr("worker.providers.slurm.bulk.SMALL_QUEUE", 0)
+        monkeypatch.setattr("worker.providers.slurm.bulk.REFRESH_AFTER_S", 3600.0)
+        since = scheduler.queue().as_of
+        array_id = scheduler.submit(self.request(site, "sleep 1", array="0-5%2")).scheduler_id
+        seen: dict[int, set[str]] = {}
+        waiting: set[str] = set()
+
+        def done() -> bool:
+            nonlocal since
+            read = scheduler.queue(since)
+            since = read.as_of
+            for job in read.jobs or ():
+                if job.array_id == array_id and job.array_task is not None:
+                    seen.setdefault(job.array_task, set()).add(job.state)
+                if job.array_id == array_id and job.array_pending:
+                    waiting.add(job.array_pending)
+            return sum("COMPLETED" in states for states in seen.values()) == 6
+
+        until("the ends of all tasks, seen through states", done, 60)
+        assert set(seen) == set(range(6))
+        assert all(text.endswith("%2") for text in waiting), waiting
+        assert len(waiting) > 1, "tasks that began left the record of those that wait"
