@@ -87,7 +87,8 @@ def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {k: (v.slug if isinstance(v, Team) else v) for k, v in spec.items()}
 
 
-def _user_problems(spec: Mapping[str, Any]) -> list[FieldProblem]:
+def user_problems(spec: Mapping[str, Any]) -> list[FieldProblem]:
+    """What is wrong with a row by itself."""
     problems = []
     if not _NAME.fullmatch(spec["user_name"]):
         text = _("a user name of Slurm: letters, digits and ._@-, at most 60, starting with a letter")
@@ -131,7 +132,7 @@ def slurm_user_put(
         "gids": list(gids),
         "team": team,
     }
-    _refuse(_user_problems(spec))
+    _refuse(user_problems(spec))
     others = SlurmUser.objects.filter(cluster=cluster).exclude(user_name=spec["user_name"])
     for name, who in (("user", user), ("service_account", service_account)):
         if who is not None and (taken := others.filter(**{name: who}).first()) is not None:
@@ -170,17 +171,23 @@ def slurm_user_remove(*, actor: Actor, row: SlurmUser) -> None:
         row.delete()
 
 
+def account_problems(name: str) -> list[FieldProblem]:
+    """What is wrong with an account's name."""
+    if not _NAME.fullmatch(name):
+        text = _("an account of Slurm: letters, digits and ._@-, at most 60, starting with a letter")
+        return [FieldProblem("/account", "invalid", text)]
+    if name == "root":
+        return [FieldProblem("/account", "root", _("Slurm's root account is nobody's"))]
+    return []
+
+
 def slurm_account_put(
     *, actor: Actor, cluster: Cluster, account: str, team: Team, is_default: bool = False
 ) -> SlurmAccount:
     """Say whose an account of the cluster's Slurm is; said again it is corrected. Raises Forbidden, InvalidInput."""
     _operate(actor)
     name = account.strip()
-    if not _NAME.fullmatch(name):
-        text = _("an account of Slurm: letters, digits and ._@-, at most 60, starting with a letter")
-        _refuse([FieldProblem("/account", "invalid", text)])
-    if name == "root":
-        _refuse([FieldProblem("/account", "root", _("Slurm's root account is nobody's"))])
+    _refuse(account_problems(name))
     with transaction.atomic():
         if is_default:
             SlurmAccount.objects.filter(cluster=cluster, team=team, is_default=True).exclude(account=name).update(
@@ -300,5 +307,5 @@ def _row_spec(
         "gids": [int(gid) for gid in gids],
         "team": teams.get(slug),
     }
-    problems = _user_problems(spec)
+    problems = user_problems(spec)
     return spec, problems[0].detail if problems else ""

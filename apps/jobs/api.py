@@ -241,6 +241,8 @@ class PreviewSerializer(serializers.Serializer[Any]):
     offered_limit_min = serializers.IntegerField(
         allow_null=True, help_text="The longest limit that the block of the nodes holds, where the one asked is longer."
     )
+    slurm_user = serializers.CharField(help_text="As whom it runs in Slurm; empty: as the cluster's own user.")
+    slurm_account = serializers.CharField(help_text="Empty: Slurm's default for the user.")
     problems = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
     warnings = serializers.ListField(child=serializers.CharField())
     script = serializers.CharField()
@@ -305,6 +307,8 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "free_nodes": preview.free_nodes,
                 "time_limit_min": preview.time_limit_min,
                 "offered_limit_min": preview.offered_limit_min,
+                "slurm_user": preview.slurm_user,
+                "slurm_account": preview.slurm_account,
                 "problems": [{"pointer": p.pointer, "code": p.code, "detail": p.detail} for p in preview.problems],
                 "warnings": list(preview.warnings),
                 "script": preview.script,

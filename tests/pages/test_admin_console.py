@@ -30,6 +30,8 @@ EDITABLE = (
     "teams/serviceaccount",
     "health/xidcode",
     "jobs/jobtemplate",
+    "clusters/slurmuser",
+    "clusters/slurmaccount",
 )
 
 

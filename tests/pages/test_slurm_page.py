@@ -33,3 +33,17 @@ def test_the_page_takes_its_forms(sign_in: Any, more: Any) -> None:
     assert SlurmUser.objects.filter(user_name="u5").exists()
     row = SlurmUser.objects.get(user_name="u5")
     assert client.post(f"/slurm-users/{row.uid}/remove").status_code == 302
+
+
+def test_the_admin_console_checks_rows_alike(sign_in: Any, more: Any) -> None:
+    client = sign_in("admin")
+    cluster = more.clusters["hopper"]
+    body = {"cluster": cluster.pk, "user_name": "root", "gids": "[]", "uid_number": 5}
+    refused = client.post("/admin/clusters/slurmuser/add/", body).content.decode()
+    assert "nobody acts as root" in refused
+    assert "uid and gid go together" in refused
+    good = {"cluster": cluster.pk, "user_name": "u9", "gids": ""}
+    assert client.post("/admin/clusters/slurmuser/add/", good).status_code == 302
+    assert SlurmUser.objects.get(cluster=cluster, user_name="u9").gids == []
+    account = {"cluster": cluster.pk, "account": "root", "team": more.teams["nlp"].pk}
+    assert "nobody" in client.post("/admin/clusters/slurmaccount/add/", account).content.decode()
