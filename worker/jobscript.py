@@ -92,7 +92,7 @@ set -u
 {_own_folder(job)}{mine_checkpoints}qd_dir="$QD_WORKING_DIRECTORY/.quarterdeck/{attempt.uid}{task}"
 mkdir -p "$qd_dir" "$QD_CHECKPOINT_DIR" && cd "$QD_WORKING_DIRECTORY" || exit 1
 # Slurm's own file caught what went wrong until here; from now on the output lies beside the job.
-exec > "attempt-{attempt.number}{mine}.out" 2>&1 || exit 1
+exec >> "attempt-{attempt.number}{mine}.out" 2>&1 || exit 1
 rm -f {early}
 base64 -d > "$qd_dir/quarterdeck_runner.py" <<'QD_RUNNER'
 {runner}QD_RUNNER

@@ -188,3 +188,48 @@ def test_cancel_failure_and_refusal_on_real_slurm(running: tuple[Portal, Path]) 
     for uid in (big["uid"], other["uid"]):
         researcher("POST", f"jobs/{uid}/cancel", {})
         researcher.wait(f"jobs/{uid}", lambda j: j["phase"] == "CANCELLED")
+
+
+def test_arrays_actions_and_chains_on_real_slurm(running: tuple[Portal, Path]) -> None:
+    stack, folder = running
+    operator, researcher = Api(stack, "operator"), Api(stack, "researcher")
+    connect(operator, stack)
+    script = '#!/bin/bash\necho "task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_JOB_ID"\nsleep 3\nexit ${CODE:-0}\n'
+    body = {**submit_body(folder), "name": "sweep", "script": script, "nodes": 1, "array": "0-5%2", "environment": {}}
+    del body["template"], body["template_parameters"]
+    filler = {**body, "name": "filler", "array": "", "nodes": 4, "script": "#!/bin/bash\nsleep 20\n"}
+    full = researcher("POST", "jobs", filler, key="a3")
+    researcher.wait(f"jobs/{full['uid']}", lambda j: j["phase"] == "RUNNING")
+    sweep = researcher("POST", "jobs", body, key="a1")
+    assert (sweep["tasks"], sweep["gpus"]) == (6, 16)
+    path = f"jobs/{sweep['uid']}"
+
+    # What waits is held, given less time, released; each wish shows what became of it.
+    waiting = researcher("POST", "jobs", {**filler, "name": "waiting", "nodes": 1}, key="a4")
+    wpath = f"jobs/{waiting['uid']}"
+    researcher.wait(wpath, lambda j: j["attempts"][0]["observed_state"] == "PENDING")
+    researcher("POST", f"{wpath}/actions", {"kind": "HOLD"}, key="h1")
+    researcher.wait(wpath, lambda j: j["attempts"][0]["observed_reason"] == "JobHeldUser")
+    assert researcher("GET", wpath)["sentence"].startswith("Held")
+    held = Decimal(researcher("GET", wpath)["usd"]["held"])
+    researcher("POST", f"{wpath}/actions", {"kind": "TIME_LIMIT", "time_limit_min": 15}, key="h2")
+    done = researcher.wait(f"{wpath}/actions", lambda a: a["results"][0]["phase"] not in ("ASKED", "SENT"))
+    assert [a["phase"] for a in done["results"]] == ["DONE", "DONE"]
+    shorter = researcher("GET", wpath)
+    assert shorter["time_limit_min"] == 15
+    assert abs(Decimal(shorter["usd"]["released"]) - held / 2) < Decimal("0.01")
+    researcher("POST", f"{wpath}/actions", {"kind": "RELEASE"}, key="h3")
+
+    researcher.wait(f"jobs/{full['uid']}", lambda j: j["phase"] == "SUCCEEDED")
+    after = researcher("POST", "jobs", {**body, "name": "after", "array": "", "dependency": "afterok:sweep"}, key="a2")
+    tasks = researcher.wait(f"{path}/tasks", lambda t: all(r["state"] == "COMPLETED" for r in t["results"]), 150)
+    assert [t["number"] for t in tasks["results"]] == list(range(6))
+    assert all(t["nodes"] and t["exit_code"] == 0 for t in tasks["results"])
+    ended = researcher.wait(path, lambda j: j["phase"] == "SUCCEEDED")
+    assert Decimal(0) < Decimal(ended["usd"]["charged"]) < Decimal(ended["usd"]["held"])
+    assert ended["attempts"][0]["scheduler_id"]
+    text = "".join(c["text"] for c in researcher("GET", f"{path}/logs")["chunks"])
+    assert all(f"task {number} of" in text for number in range(6))
+    researcher.wait(f"jobs/{after['uid']}", lambda j: j["phase"] in ("QUEUED", "RUNNING", "SUCCEEDED"))
+    researcher.wait(f"jobs/{after['uid']}", lambda j: j["phase"] == "SUCCEEDED", 120)
+    researcher.wait(wpath, lambda j: j["phase"] == "SUCCEEDED", 120)

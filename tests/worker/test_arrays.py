@@ -91,7 +91,7 @@ def test_held_for_all_tasks_and_counted_at_once(array: Job, scheduler: FakeSched
     assert request.array == "0-3%2"
     assert request.stdout_path.endswith("_%a.out")
     script = submit_request(fresh(array), last(array)).script
-    assert 'exec > "attempt-1_$SLURM_ARRAY_TASK_ID.out"' in script
+    assert 'exec >> "attempt-1_$SLURM_ARRAY_TASK_ID.out"' in script
     assert scheduler.calls.counts["submit"] == 1
 
 

@@ -260,6 +260,17 @@ def test_while_slurm_is_away_it_waits_and_a_signal_is_not_repeated(
     assert scheduler.signals == []
 
 
+def test_a_job_that_started_meanwhile_is_not_held(
+    waiting: Job, owner: Any, work: Any, scheduler: FakeScheduler
+) -> None:
+    ask(waiting, owner, "HOLD")
+    scheduler.run("100", ["p5-1", "p5-2"])
+    work("job.act")
+    assert settled(waiting).phase == "REFUSED"
+    assert "started meanwhile" in str(settled(waiting).answer)
+    assert scheduler.calls.counts["hold"] == 0
+
+
 def test_wishes_go_in_order_and_end_with_the_attempt(
     waiting: Job, owner: Any, work: Any, scheduler: FakeScheduler
 ) -> None:

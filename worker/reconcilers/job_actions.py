@@ -60,6 +60,9 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
     given = action.parameters
     match action.kind:
         case ActionKind.HOLD:
+            # Slurm takes a hold of a running job, and keeps it waiting only when it is put back one day.
+            if not action.job.array and scheduler.job(scheduler_id).state != "PENDING":
+                raise Conflict("it has started meanwhile", source="slurm", code="started")
             scheduler.hold(scheduler_id)
         case ActionKind.RELEASE:
             scheduler.release(scheduler_id, as_operator=action.as_operator)
