@@ -59,6 +59,8 @@ class Config(BaseSettings):
     object_store_endpoint: str = ""
     #: Secret reference (env:NAME or file:NAME) of its access key; empty: the SDK's own chain (an instance role).
     object_store_credentials: str = ""
+    #: Shared folders as a cluster names them, and where the worker sees them: output of jobs without a runner is read.
+    shared_folders: dict[str, str] = Field(default_factory=dict)
     #: Newest output of a running attempt that stays in the database, in MiB.
     log_keep_mib: int = Field(default=64, ge=1, le=4096)
     #: How long after an attempt's end its output leaves the database, in seconds.

@@ -9,14 +9,24 @@ from typing import Final
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, Sum
+from django.utils.translation import gettext_noop as _
 
+from apps.audit.models import Event
+from apps.audit.services import event
 from apps.core import clock
+from apps.core.said import said
 from apps.intents.services import intent_ask
+from apps.jobs.log_levels import level_of
 from apps.jobs.log_models import LogSegment
-from apps.jobs.models import Attempt, LogChunk
+from apps.jobs.models import Attempt, LogChunk, RunnerStream
 from apps.jobs.states import ATTEMPT_ENDED
 
 ROLL_INTENT: Final = "log.roll"
+READ_INTENT: Final = "log.read"
+#: The stream of what is read from a job's output file instead of told by a runner.
+FILE_ROLE: Final = "file"
+#: A runner says something within this of its start; else there is none.
+RUNNER_HEARD: Final = timedelta(seconds=90)
 #: Output in one segment before compression.
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 #: Chunks younger than this stay: one with a lower id may still be on its way to the table.
@@ -129,3 +139,62 @@ def attempts_to_roll(most: int = 50) -> list[str]:
     for rows in (named, wanted):
         found += rows.values_list("attempt__uid", flat=True).distinct()[:most]
     return list(dict.fromkeys(found))
+
+
+def needs_its_file(attempt: Attempt) -> bool:
+    """Whether nobody but the shared file system can say what it printed: it runs, and no runner has been heard."""
+    if attempt.array or attempt.started_at is None or clock.now() - attempt.started_at < RUNNER_HEARD:
+        return False
+    return not RunnerStream.objects.filter(attempt=attempt).exclude(role=FILE_ROLE).exists()
+
+
+def attempts_to_read(most: int = 50) -> list[str]:
+    """Attempts whose output only their file can tell and that nobody reads yet, for the housekeeping."""
+    now = clock.now()
+    fresh = Q(ended_at__isnull=True) | Q(ended_at__gt=now - timedelta(minutes=15))
+    rows = Attempt.objects.filter(fresh, started_at__lt=now - RUNNER_HEARD, streams__isnull=True, array="")
+    return list(rows.exclude(scheduler_id="").order_by("-started_at").values_list("uid", flat=True)[:most])
+
+
+def file_read(attempt: Attempt, part: bytes, *, is_whole: bool) -> int:
+    """Store what the output file holds from where it was last read to; where to go on from.
+
+    Unless ``is_whole``, what follows the last line break waits for its rest.
+    """
+    with transaction.atomic():
+        RunnerStream.objects.get_or_create(attempt=attempt, runner_id=FILE_ROLE, defaults={"role": FILE_ROLE})
+        stream = RunnerStream.objects.select_for_update(no_key=True).get(attempt=attempt, runner_id=FILE_ROLE)
+        taken = part if is_whole else part[: part.rfind(b"\n") + 1]
+        if taken:
+            text = taken.decode("utf-8", "replace").replace("\x00", "")
+            LogChunk.objects.bulk_create(
+                [
+                    LogChunk(
+                        attempt=attempt,
+                        runner_id=FILE_ROLE,
+                        stream="stdout",
+                        offset=stream.log_bytes,
+                        size=len(taken),
+                        text=text,
+                        at=clock.now(),
+                        level=level_of(text),
+                    )
+                ],
+                ignore_conflicts=True,
+            )
+            stream.log_bytes += len(taken)
+            stream.save(update_fields=["log_bytes"])
+    return stream.log_bytes
+
+
+def file_unreadable(attempt: Attempt, path: str, why: str) -> None:
+    """Say once, among the job's events, why its output cannot be shown."""
+    with transaction.atomic():
+        _stream, is_new = RunnerStream.objects.get_or_create(
+            attempt=attempt, runner_id=FILE_ROLE, defaults={"role": FILE_ROLE}
+        )
+        if is_new or not LogChunk.objects.filter(attempt=attempt).exists():
+            job = attempt.job
+            if not Event.objects.filter(object_uid=job.uid, kind="OutputUnreadable").exists():
+                text = said(_("its output %(path)s is not shown: %(why)s"), path=path, why=why)
+                event("job", job.uid, "OutputUnreadable", text, team_id=job.team_id, data={"path": path, "why": why})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,7 +128,7 @@ def old_job(job: Job, gpu_type: str) -> dict[str, Any]:
         "tres_alloc_str": _tres(job, allocated=True),
         "tres_per_node": f"gres:{job.gres}" if job.gres else "",
         "tres_req_str": _tres(job, allocated=False),
-        "user_id": 1000,
+        "user_id": os.getuid(),
         "user_name": job.user,
     }
 

@@ -150,6 +150,18 @@ class SchedulerContract(ReadsContract):
         self.ended(scheduler, job_id)
         assert self.output(site, f"named-{job_id}-contract.txt") == "out\n"
 
+    @pytest.mark.parametrize("name", ["", "sub-%j-%x.txt", "plain.txt"])
+    def test_output_is_found_where_slurm_says(self, site: Site, scheduler: SlurmScheduler, name: str) -> None:
+        path = f"{site.work_dir}/{name}" if name else ""
+        job_id = scheduler.submit(self.request(site, "echo here", stdout_path=path)).scheduler_id
+        found = scheduler.output_of(job_id)
+        self.ended(scheduler, job_id)
+        until("the output", lambda: Path(found.path).exists() and Path(found.path).read_text() == "here\n")
+        assert Path(found.path).stat().st_uid == found.user_id
+        Path(found.path).unlink()
+        with pytest.raises(e.NotFound):
+            scheduler.output_of("9999999")
+
     def test_batch_environment_has_what_launchers_read(self, site: Site, scheduler: SlurmScheduler) -> None:
         names = [
             "SLURM_JOB_NODELIST",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from django.conf import settings
 from django.db.models import F, Q
 
 from apps.audit.observations import chain_observe
@@ -46,7 +47,7 @@ from apps.intents.models import Intent
 from apps.intents.services import intent_ask
 from apps.jobs.action_services import ACT_INTENT as JOB_ACT_INTENT
 from apps.jobs.action_states import ACTION_OPEN
-from apps.jobs.log_services import ROLL_INTENT, attempts_to_roll
+from apps.jobs.log_services import READ_INTENT, ROLL_INTENT, attempts_to_read, attempts_to_roll
 from apps.jobs.models import Attempt, Job
 from apps.jobs.queue_observations import entries_forget
 from apps.jobs.services import INTENT as JOB_INTENT
@@ -126,6 +127,8 @@ def _wake_forgotten() -> None:
     ):
         wanted += [(kind, uid) for uid in rows.values_list("uid", flat=True)]
     wanted += [(ROLL_INTENT, uid) for uid in attempts_to_roll()]
+    if settings.CONFIG.shared_folders:
+        wanted += [(READ_INTENT, uid) for uid in attempts_to_read()]
     for kind, key in wanted:
         if (kind, key) not in asked:
             intent_ask(kind, key)

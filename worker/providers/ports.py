@@ -136,6 +136,10 @@ class Scheduler(Protocol):
         """Send a running job a signal such as ``USR1``; ``NotFound`` when it is not in the queue any more."""
         ...
 
+    def output_of(self, scheduler_id: str) -> v.OutputFile:
+        """Where a job of the queue writes its output; ``NotFound`` when it is not in the queue any more."""
+        ...
+
     def requeue(self, scheduler_id: str) -> None:
         """Put the job back into the queue; ``Unsupported`` where the REST version has no such call."""
         ...

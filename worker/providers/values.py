@@ -398,6 +398,14 @@ class SchedulerJob:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A job's output file as its cluster names it, patterns filled in; ``user_id`` is the job's user's, if told."""
+
+    path: str
+    user_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRead:
     """One bulk read of the queue: all jobs, or only the fact that nothing changed since ``as_of``.
 

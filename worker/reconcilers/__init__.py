@@ -17,6 +17,7 @@ from worker.reconcilers import (
     job_actions,
     jobs,
     limits,
+    log_files,
     logs,
     managed,
     node_actions,
@@ -50,6 +51,7 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "finding.respond": findings.respond,
     "job.reconcile": jobs.reconcile,
     "limits.reconcile": limits.reconcile,
+    "log.read": log_files.read,
     "log.roll": logs.roll,
     "job.act": job_actions.act,
 }

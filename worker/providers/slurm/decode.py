@@ -300,3 +300,17 @@ def partition(record: Mapping[str, Any], *, only: bool) -> v.Partition:
         is_default=only or "DEFAULT" in flags,
         state=(words(states.get("state") if isinstance(states, Mapping) else record.get("state")) or ["UNKNOWN"])[0],
     )
+
+
+def output_file(record: Mapping[str, Any]) -> v.OutputFile:
+    """Where a job writes, Slurm's patterns filled in as far as they are known. Raises KeyError for no job."""
+    job_id = str(number(record["job_id"]))
+    path = text(record.get("stdout_expanded")) or text(record.get("standard_output")) or f"slurm-{job_id}.out"
+    values = {"j": job_id, "J": job_id, "A": job_id, "x": text(record.get("name")), "u": text(record.get("user_name"))}
+    values |= {"a": "4294967294", "%": "%", "N": text(record.get("batch_host"))}
+    path = re.sub(r"%\d*([jJAxuaN%])", lambda found: values[found[1]], path)
+    if not path.startswith("/"):
+        path = f"{text(record.get('current_working_directory')).rstrip('/')}/{path}"
+    told = record.get("user_id")
+    # Not by number(): nobody's id is one of Slurm's words for "no value".
+    return v.OutputFile(path=path, user_id=told if isinstance(told, int) else number(told))

@@ -137,6 +137,14 @@ class SlurmScheduler:
             raise missing
         return max(found, key=_submitted)
 
+    def output_of(self, scheduler_id: str) -> v.OutputFile:
+        """Where a job of the queue writes its output; ``NotFound`` when it is not in the queue any more."""
+        key = encode.job_id(scheduler_id)
+        records = self._records("GET", f"/slurm/{{v}}/job/{key}", "jobs", about="job")
+        if not records:
+            raise e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
+        return decode.guarded(decode.output_file, records[0], "job")
+
     def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
         """Jobs with this comment in the queue or in accounting, oldest first: the answer to a doubt after submit.
 
