@@ -303,7 +303,7 @@ def accounting_for(cluster: Cluster) -> ports.SlurmAccounting:
     """The limits of a cluster's accounts, as the cluster's own user."""
     from worker.providers.slurm import SlurmAccounts
 
-    return SlurmAccounts(scheduler_access(cluster))
+    return SlurmAccounts(scheduler_access(cluster), scontrol=shlex.split(settings.CONFIG.scontrol))
 
 
 def exporter() -> ports.GpuExporter:

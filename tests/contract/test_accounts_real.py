@@ -33,20 +33,20 @@ class Place:
         access = self.lab.access
         if admin:
             access = replaced(access, user_name="slurm", token=self.lab.description["admin_token"])
-        return SlurmAccounts(access)
+        return SlurmAccounts(access, scontrol=self.lab.scontrol if admin else self.as_user("scontrol"))
+
+    def as_user(self, name: str) -> list[str]:
+        """A command of the lab as the jobs' user runs it at the head node."""
+        command = list(self.lab.description[name])
+        account = pwd.getpwnam(USER)
+        ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}"]
+        at = next(i for i, word in enumerate(command) if word.endswith("/env"))
+        command[at:at] = ["/usr/bin/setpriv", *ids, "--clear-groups"]
+        return command
 
     def sbatch(self, *words: str) -> str:
         """Submit as a user at the head node does; the job's id."""
-        command = list(self.lab.description["sbatch"])
-        account = pwd.getpwnam(USER)
-        at = command.index("/usr/bin/env")
-        command[at:at] = [
-            "/usr/bin/setpriv",
-            f"--reuid={account.pw_uid}",
-            f"--regid={account.pw_gid}",
-            "--clear-groups",
-        ]
-        whole = [*command, "--parsable", "--chdir=/tmp", "--output=/dev/null", *words]
+        whole = [*self.as_user("sbatch"), "--parsable", "--chdir=/tmp", "--output=/dev/null", *words]
         done = subprocess.run(whole, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -129,3 +129,20 @@ class TestAccounts2411(RealAccounts):
     def place(cls) -> Iterator[Place]:
         with real_slurm_lab(release="24.11", user=USER, enforce=True, accounting=True) as lab:
             yield Place(lab)
+
+
+@needs("22.05")
+class TestAccounts2205(RealAccounts):
+    """By sacctmgr: v0.0.38 has no such calls."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls) -> Iterator[Place]:
+        with real_slurm_lab(user=USER, enforce=True, accounting=True) as lab:
+            yield Place(lab)
+
+    def test_what_was_used_is_counted(self, place: Place) -> None:
+        port, scheduler = place.accounts(), place.lab.scheduler()
+        number = place.sbatch("--gres=gpu:8", "-N4", "--time=5", "--wrap", "sleep 8")
+        until("its end", lambda: scheduler.job(number).state == "COMPLETED", timeout_s=60)
+        until("the count", lambda: port.account_limits([ACCOUNT])[ACCOUNT].used_gpu_min >= 2, timeout_s=90)

@@ -1,8 +1,8 @@
-"""The ``SlurmAccounting`` port: limits of accounts through slurmdbd's REST, v0.0.40 and later."""
+"""The ``SlurmAccounting`` port: limits of accounts through slurmdbd's REST (v0.0.40 and later), else sacctmgr."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import httpx2
@@ -12,6 +12,7 @@ from worker.providers import values as v
 from worker.providers.slurm import decode
 from worker.providers.slurm import errors as se
 from worker.providers.slurm.rest import Rest
+from worker.providers.slurm.sacctmgr import Sacctmgr
 
 #: Versions whose slurmdbd takes no associations by REST, or none of their limits.
 _WITHOUT = ("v0.0.38", "v0.0.39")
@@ -20,10 +21,20 @@ _NO_LIMIT = -1
 
 
 class SlurmAccounts:
-    """Limits of one cluster's accounts; its user needs Slurm's admin level. Not for use by several threads at once."""
+    """Limits of one cluster's accounts; its user needs Slurm's admin level. Not for use by several threads at once.
 
-    def __init__(self, access: v.SchedulerAccess, *, transport: httpx2.BaseTransport | None = None) -> None:
+    ``scontrol`` is a command as ``SlurmScheduler`` takes it: where REST cannot, the sacctmgr beside it is used.
+    """
+
+    def __init__(
+        self,
+        access: v.SchedulerAccess,
+        *,
+        scontrol: Sequence[str] = (),
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
         self._rest = Rest(access, transport)
+        self._sacctmgr = Sacctmgr(scontrol, access.timeout_s)
         self._cluster = ""
 
     def close(self) -> None:
@@ -36,10 +47,12 @@ class SlurmAccounts:
 
     def account_limits(self, accounts: Collection[str]) -> Mapping[str, v.AccountLimit]:
         """GPU limits of these accounts and what counts against them; those that Slurm does not know are left out."""
-        self._able("read")
+        by_rest = self._able("read")
         wanted = sorted(accounts)
         if not wanted:
             return {}
+        if not by_rest:
+            return self._sacctmgr.account_limits(wanted, self._name())
         params = {"account": ",".join(wanted), "cluster": self._name()}
         told = self._rest.call("GET", "/slurmdb/{v}/associations/", about="accounting", params=params).body
         used = self._used(wanted)
@@ -57,18 +70,25 @@ class SlurmAccounts:
 
         Raises AccessDenied where our user is no administrator of Slurm's accounting.
         """
-        self._able("write")
+        if not self._able("write"):
+            self._sacctmgr.account_limit_write(account, gpus, gpu_min, self._name())
+            return
         tres = {"total": [_gpu(gpus)], "group": {"minutes": [_gpu(gpu_min)]}}
         one = {"account": account, "cluster": self._name(), "user": "", "partition": "", "max": {"tres": tres}}
         self._rest.call("POST", "/slurmdb/{v}/associations/", about="accounting", body={"associations": [one]})
 
-    def _able(self, verb: str) -> None:
-        if self._rest.version in _WITHOUT:
-            raise e.Unsupported(
-                f"Slurm's REST {self._rest.version} cannot {verb} limits of accounts; from Slurm 23.02 on it can",
-                source=se.SOURCE,
-                code="version",
-            )
+    def _able(self, verb: str) -> bool:
+        """Whether REST can; False where sacctmgr must. Raises Unsupported where neither can."""
+        if self._rest.version not in _WITHOUT:
+            return True
+        if self._sacctmgr.is_there:
+            return False
+        raise e.Unsupported(
+            f"Slurm's REST {self._rest.version} cannot {verb} limits of accounts: from Slurm 23.02 on it can, "
+            "before that the worker needs scontrol and sacctmgr (QD_SCONTROL)",
+            source=se.SOURCE,
+            code="version",
+        )
 
     def _name(self) -> str:
         """The cluster's name in accounting."""
@@ -77,7 +97,7 @@ class SlurmAccounts:
             slurm = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, Mapping) else None
             name = decode.text(slurm.get("cluster")) if isinstance(slurm, Mapping) else ""
             if not name:
-                told = self._list(self._rest.call("GET", "/slurmdb/{v}/clusters/", about="accounting").body, "clusters")
+                told = self._list(self._rest.call("GET", "/slurmdb/{v}/clusters", about="accounting").body, "clusters")
                 name = decode.text(told[0].get("name")) if len(told) == 1 else ""
             if not name:
                 raise e.Unavailable("Slurm does not say which cluster it is", source=se.SOURCE, code="cluster")
