@@ -4,7 +4,7 @@
 
 The jobs are real ones in a lab of Slurm (pretend GPUs, jobs that sleep), not a simulation, because the rules that
 predict are a simulation themselves and would agree with another one too easily. A time limit of Slurm is at least a
-minute, so the limits are 1 to 3 minutes and the jobs take the part of them that their kind takes; the margin at both
+minute, so the limits are 1 and 2 minutes and the jobs take the part of them that their kind takes; the margin at both
 ends of a range is a few seconds instead of the minute that it is for real jobs. Everything in between is the portal's
 own: the collector, the mirror, the history, the picture and the plays.
 
@@ -31,7 +31,7 @@ from typing import Any
 from bench.slurm_queue import ROOT, portal, say, show
 
 RELEASES = ("26.05", "22.05")
-NODES = 48
+NODES = 64
 #: At least this part of the starts is inside: between the first and the last tenth lie eight tenths.
 BOUND = 0.7
 #: The first part of the jobs makes the history that a cluster has anyway; their own starts are not judged.
@@ -39,6 +39,8 @@ WARM_UP = 0.15
 #: The scheduler of the lab looks at its queue every two seconds, the replay every three.
 MARGIN = timedelta(seconds=5)
 TICK_S = 3.0
+#: Shorter waits tell nothing of how good expectations are.
+LEAST_S = 5.0
 #: Kinds of jobs: name, weight, and between which parts of its limit one ends.
 KINDS = (("sweep", 5, 0.05, 0.3), ("train", 3, 0.6, 1.0), ("debug", 2, 0.02, 0.08), ("eval", 2, 0.2, 0.7))
 
@@ -52,6 +54,7 @@ class Told:
     p50_at: datetime
     p90_at: datetime
     slurm_at: datetime | None
+    played_s: float
     started_at: datetime | None = None
 
 
@@ -72,7 +75,7 @@ def submit(scheduler: Any, lab: Any, number: int, chance: random.Random) -> None
     from worker.providers.values import SubmitRequest
 
     name, _weight, least, most = chance.choices(KINDS, weights=[kind[1] for kind in KINDS])[0]
-    limit_min = chance.choice((1, 1, 2, 3))
+    limit_min = chance.choice((1, 1, 1, 2))
     nodes = chance.choice((1, 1, 1, 1, 1, 1, 2, 2, 4))
     seconds = limit_min * 60 * chance.uniform(least, most)
     scheduler.submit(
@@ -127,6 +130,10 @@ def replay(lab: Any, jobs: int) -> dict[str, Any]:
         if time.monotonic() - last_history > 15:
             remember(cluster)
             last_history = time.monotonic()
+        starts = QueueEntry.objects.filter(cluster=cluster, started_at__isnull=False)
+        for key, started_at in starts.values_list("scheduler_id", "started_at"):
+            if key in told:
+                told[key].started_at = started_at
         if skipped:
             expect(cluster, told, skipped)
         open_rows = live.exclude(state__in=["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"])
@@ -136,10 +143,6 @@ def replay(lab: Any, jobs: int) -> dict[str, Any]:
             raise RuntimeError("the replay did not end within an hour")
         time.sleep(TICK_S)
     took = time.monotonic() - began
-    starts = QueueEntry.objects.filter(cluster=cluster, started_at__isnull=False)
-    for key, started_at in starts.values_list("scheduler_id", "started_at"):
-        if key in told:
-            told[key].started_at = started_at
     known = [one for one in told.values() if one.started_at is not None]
     return table(known, fed, fed - len(skipped), took, longest_line)
 
@@ -157,7 +160,7 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
     """Say of every job that is seen waiting for the first time when it will start."""
     from apps.jobs.models import QueueEntry
     from apps.jobs.start_pictures import pool_of
-    from apps.jobs.start_rules import simulate
+    from apps.jobs.start_rules import calibrated, simulate
 
     waiting = QueueEntry.objects.filter(cluster=cluster, gone_at__isnull=True, state="PENDING")
     new = {
@@ -168,13 +171,18 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
     if not new:
         return
     pool = pool_of(cluster, "")
-    for key, estimate in simulate(pool.picture, list(new), budget_s=1.0).items():
+    # The worker takes these from the expectations that it stored; they are the same figures.
+    begun = [one for one in told.values() if one.started_at is not None and one.played_s >= LEAST_S][-200:]
+    ratios = [(one.started_at - one.at).total_seconds() / one.played_s for one in begun if one.started_at]
+    for key, played in simulate(pool.picture, list(new), budget_s=1.0).items():
+        estimate = calibrated(played, ratios)
         told[key] = Told(
             at=pool.at,
             low_at=pool.at + timedelta(seconds=estimate.low_s),
             p50_at=pool.at + timedelta(seconds=estimate.p50_s),
             p90_at=pool.at + timedelta(seconds=estimate.p90_s),
             slurm_at=new[key],
+            played_s=played.p50_s,
         )
 
 

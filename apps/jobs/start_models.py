@@ -11,7 +11,8 @@ from apps.core import clock
 class StartHistory(models.Model):
     """What jobs of a cluster took of their time limits, newest last: ``use`` maps a kind of jobs to parts from 0 to 1.
 
-    Kinds are ``n:<user>/<name with its digits as #>``, ``u:<user>``, ``p:<partition>``.
+    Kinds are ``n:<user>/<name with its digits as #>``, ``u:<user>``, ``p:<partition>``. ``ratios`` are real waits as
+    parts of what had been played for them.
     """
 
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="start_history")

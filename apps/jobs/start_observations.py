@@ -15,8 +15,8 @@ from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.jobs.models import Attempt, QueueEntry
 from apps.jobs.start_models import StartHistory, StartPrediction
-from apps.jobs.start_pictures import OPEN, Pool, pool_of, stem
-from apps.jobs.start_rules import CYCLE_S, Estimate, Why, explain, simulate
+from apps.jobs.start_pictures import OPEN, RATIOS, Pool, history_of, pool_of, ratios_in, stem
+from apps.jobs.start_rules import CYCLE_S, Estimate, Why, calibrated, explain, simulate
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase
 
 #: How far back the history looks, how many jobs it reads, and how many of a kind it keeps.
@@ -24,6 +24,8 @@ HISTORY = timedelta(days=14)
 HISTORY_ROWS = 5000
 HISTORY_OF_A_KIND = 40
 HISTORY_EVERY = timedelta(minutes=5)
+#: Waits shorter than this tell nothing of how good expectations are.
+LEAST_WAIT_S = 2 * CYCLE_S
 #: A start this much outside the range still counts as inside: the scheduler does not look more often.
 MARGIN = timedelta(seconds=2 * CYCLE_S)
 #: A newest expectation is written anew when it moved by more than this, or is as old.
@@ -40,10 +42,21 @@ def history_observe(cluster: Cluster) -> bool:
     recent = QueueEntry.objects.filter(cluster=cluster, ended_at__gt=now - HISTORY, time_limit_min__gt=0)
     rows = recent.filter(ended_at__gt=F("started_at")).order_by("-ended_at")
     names = ("user_name", "name", "partition", "started_at", "ended_at", "time_limit_min")
-    StartHistory.objects.update_or_create(
-        cluster=cluster, defaults={"made_at": now, "use": uses_of(rows.values_list(*names)[:HISTORY_ROWS])}
-    )
+    use: dict[str, list[float]] = uses_of(rows.values_list(*names)[:HISTORY_ROWS])
+    use[RATIOS] = ratios_of(cluster)
+    StartHistory.objects.update_or_create(cluster=cluster, defaults={"made_at": now, "use": use})
     return True
+
+
+def ratios_of(cluster: Cluster) -> list[float]:
+    """Real waits as parts of what the plays had told for them, of the newest starts that were waited for."""
+    rows = StartPrediction.objects.filter(cluster=cluster, is_first=True, started_at__isnull=False)
+    found: list[float] = []
+    for why, made_at, started_at in rows.order_by("-started_at").values_list("why", "made_at", "started_at")[:200]:
+        told_s = float(why.get("played_s") or 0)
+        if told_s >= LEAST_WAIT_S and started_at is not None:
+            found.append(round((started_at - made_at).total_seconds() / told_s, 4))
+    return found
 
 
 def uses_of(rows: Iterable[tuple[str, str, str, datetime, datetime, int]]) -> dict[str, list[float]]:
@@ -81,10 +94,12 @@ def _partition_observe(cluster: Cluster, partition: str, rows: list[QueueEntry])
     )
     picture = replace(pool.picture, waiting=waiting)
     told = simulate(picture, [row.scheduler_id for row in rows])
+    ratios = ratios_in(history_of(cluster))
     written = 0
     for row in rows:
-        why = explain(picture, row.scheduler_id)
-        written += prediction_save(cluster, row, pool.at, told.get(row.scheduler_id), why)
+        why, played = explain(picture, row.scheduler_id), told.get(row.scheduler_id)
+        estimate = calibrated(played, ratios) if played is not None else None
+        written += prediction_save(cluster, row, pool.at, estimate, why, played_s=played.p50_s if played else 0.0)
     return written
 
 
@@ -96,10 +111,16 @@ def _excluded(pool: Pool, row: QueueEntry) -> frozenset[str]:
 
 
 def prediction_save(
-    cluster: Cluster, row: QueueEntry, made_at: datetime, estimate: Estimate | None, why: Why | None
+    cluster: Cluster,
+    row: QueueEntry,
+    made_at: datetime,
+    estimate: Estimate | None,
+    why: Why | None,
+    *,
+    played_s: float = 0.0,
 ) -> int:
     """Keep the first expectation of an attempt and the newest; one that says the same is not written again."""
-    facts: dict[str, Any] = {"reason": row.reason, "partition": row.partition.split(",")[0]}
+    facts: dict[str, Any] = {"reason": row.reason, "partition": row.partition.split(",")[0], "played_s": played_s}
     if row.eligible_at is not None and row.eligible_at > made_at:
         facts["eligible_at"] = clock.iso(row.eligible_at)
     if why is not None:
@@ -141,7 +162,7 @@ def _same(known: StartPrediction, columns: Mapping[str, Any], facts: Mapping[str
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What of the facts is no passing of time."""
-    return {name: value for name, value in facts.items() if name != "freed_in_s"}
+    return {name: value for name, value in facts.items() if name not in ("freed_in_s", "played_s")}
 
 
 def predictions_settle(cluster: Cluster) -> int:

@@ -24,6 +24,8 @@ OPEN = frozenset(
 MOST_WAITING = 1500
 #: So few jobs of a kind say nothing; the next wider kind is asked.
 FEW = 5
+#: Where the history keeps how earlier expectations turned out; no kind of jobs is called so.
+RATIOS = "ratios"
 #: Words among a node's states that keep jobs of the queue away.
 _RESERVED = frozenset({"RESERVED", "MAINT", "MAINTENANCE"})
 _TASKS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
@@ -75,6 +77,12 @@ def history_of(cluster: Cluster) -> Mapping[str, Any]:
     """What is known of the cluster's jobs; empty before the first ended."""
     found = StartHistory.objects.filter(cluster=cluster).values_list("use", flat=True).first()
     return found if isinstance(found, dict) else {}
+
+
+def ratios_in(history: Mapping[str, Any]) -> tuple[float, ...]:
+    """How earlier expectations of the cluster turned out, as ``start_rules.calibrated`` takes it."""
+    found = history.get(RATIOS)
+    return tuple(float(ratio) for ratio in found) if isinstance(found, list) else ()
 
 
 def tasks_in(pending: str) -> int:

@@ -222,6 +222,30 @@ def _estimate(starts: Sequence[float]) -> Estimate | None:
     )
 
 
+#: So many starts must have been compared before they correct what is expected.
+FEW_STARTS = 20
+
+
+def calibrated(estimate: Estimate, ratios: Sequence[float]) -> Estimate:
+    """An estimate corrected by how earlier ones of the cluster turned out.
+
+    ``ratios`` are real waits as parts of the middle that the plays had told (``p50_s``). What no picture holds shows in
+    them: jobs that come later and go first, the scheduler's own pauses. The middle moves with theirs; the ends move
+    outwards only, until eight tenths of the earlier starts would have been inside.
+    """
+    if len(ratios) < FEW_STARTS:
+        return estimate
+    found = sorted(min(20.0, max(0.0, ratio)) for ratio in ratios)
+    low, middle, high = (found[min(len(found) - 1, int(len(found) * part))] for part in (0.1, 0.5, 0.9))
+    p50 = estimate.p50_s * middle
+    return Estimate(
+        low_s=min(estimate.low_s, estimate.p50_s * low, p50),
+        p50_s=p50,
+        p90_s=max(estimate.p90_s, estimate.p50_s * high, p50),
+        never=estimate.never,
+    )
+
+
 def play(picture: Picture, targets: Collection[str], chance: random.Random) -> dict[str, float]:
     """One play: when each target starts; those that do not within the horizon are left out."""
     pool = _Pool.of(picture)

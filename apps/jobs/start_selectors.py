@@ -12,8 +12,8 @@ from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.jobs.models import Attempt, Job, QueueEntry
 from apps.jobs.start_models import StartPrediction
-from apps.jobs.start_pictures import OPEN, history_of, pool_of, use_of
-from apps.jobs.start_rules import CYCLE_S, Accuracy, Estimate, Waiting, Why, explain, simulate
+from apps.jobs.start_pictures import OPEN, history_of, pool_of, ratios_in, use_of
+from apps.jobs.start_rules import CYCLE_S, Accuracy, Estimate, Waiting, Why, calibrated, explain, simulate
 from apps.jobs.states import AttemptPhase
 
 #: Over how long the accuracy is told.
@@ -79,13 +79,14 @@ class WhatIf:
 def what_if(cluster: Cluster, asked: Asked, *, key: str = "") -> WhatIf:
     """When a job would start that asks for this: one of the queue (``key``) in its place, or a new one at the end."""
     pool = pool_of(cluster, asked.partition, reach=[key] if key else [])
+    history = history_of(cluster)
     is_bare = bool(pool.types) and not any(pool.types.values()) and not asked.gpus_per_node
     job = Waiting(
         key=key or "new",
         nodes=asked.nodes,
         share=1 if is_bare else asked.gpus_per_node,
         limit_s=asked.limit_min * 60.0,
-        use=use_of(history_of(cluster), user_name=asked.user_name, name=asked.name, partition=asked.partition),
+        use=use_of(history, user_name=asked.user_name, name=asked.name, partition=asked.partition),
         excluded=asked.excluded | pool.others_than(asked.gpu_type),
     )
     waiting = list(pool.picture.waiting)
@@ -95,7 +96,8 @@ def what_if(cluster: Cluster, asked: Asked, *, key: str = "") -> WhatIf:
     else:
         waiting[at] = replace(job, eligible_in_s=waiting[at].eligible_in_s)
     picture = replace(pool.picture, waiting=tuple(waiting))
-    estimate = simulate(picture, [job.key], budget_s=PAGE_BUDGET_S).get(job.key)
+    played = simulate(picture, [job.key], budget_s=PAGE_BUDGET_S).get(job.key)
+    estimate = calibrated(played, ratios_in(history)) if played is not None else None
     return _answer(estimate, explain(picture, job.key), pool.at)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from apps.jobs.start_rules import (
+    Estimate,
     Picture,
     Place,
     Running,
     Waiting,
+    calibrated,
     changed_to,
     explain,
     play,
@@ -143,3 +145,15 @@ def test_a_big_queue_is_played_within_its_time() -> None:
     # Five plays are made whatever they take; this bound is for a machine that is busy with other things.
     assert took < 2.0
     print(f"256 nodes, 20,000 waiting: {took * 1000:.0f} ms")
+
+
+def test_an_estimate_is_corrected_by_how_earlier_ones_turned_out() -> None:
+    told = Estimate(low_s=80, p50_s=100, p90_s=120)
+    assert calibrated(told, [2.0] * 19) == told, "too few to say anything"
+    assert calibrated(told, [1.0] * 40) == told
+    late = calibrated(told, [1.5] * 40)
+    assert (late.low_s, late.p50_s, late.p90_s) == (80, 150, 150)
+    mixed = calibrated(told, [0.5] * 10 + [1.0] * 20 + [3.0] * 10)
+    assert (mixed.low_s, mixed.p50_s, mixed.p90_s) == (50, 100, 300)
+    wild = calibrated(told, [1e9] * 40)
+    assert wild.p90_s == 2000

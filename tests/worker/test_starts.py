@@ -13,7 +13,7 @@ from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.jobs.models import Attempt, Job, StartHistory, StartPrediction
 from apps.jobs.sentences import job_sentence
-from apps.jobs.start_observations import history_observe, uses_of
+from apps.jobs.start_observations import history_observe, ratios_of, uses_of
 from apps.jobs.start_pictures import tasks_in, use_of
 from apps.jobs.start_rules import UNKNOWN_USE
 from apps.jobs.start_selectors import Asked, accuracy_of, what_if
@@ -168,3 +168,19 @@ def test_a_cluster_that_was_never_read_or_is_away_gets_no_new_expectation(queued
     assert starts.predict(cluster.uid).again_in_s == 60
     assert not StartPrediction.objects.exists()
     assert starts.predict("clu_nobody").again_in_s is None
+
+
+def test_earlier_starts_correct_what_is_expected(queued: Job, cluster: Cluster) -> None:
+    told = predict(cluster)
+    assert told.p50_at is not None
+    first = StartPrediction.objects.get(is_first=True)
+    played_s = first.why["played_s"]
+    assert played_s > 60
+    StartHistory.objects.update(use={"ratios": [2.0] * 30})
+    StartPrediction.objects.filter(is_first=False).delete()
+    later = predict(cluster)
+    assert later.p50_at is not None
+    assert (later.p50_at - later.made_at).total_seconds() == pytest.approx(2 * played_s, rel=0.02)
+    Attempt.objects.update(started_at=first.made_at + timedelta(seconds=3 * played_s))
+    starts.predict(cluster.uid)
+    assert ratios_of(cluster) == [3.0]
