@@ -7,11 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.urls import reverse
 
 from apps.audit.models import Event
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_services import slurm_account_put, slurm_user_put
-from apps.core import clock
+from apps.core import clock, units
 from apps.costs.models import Posting
 from apps.costs.selectors import standing_of
 from apps.costs.states import Unit
@@ -153,7 +154,7 @@ def test_whose_it_is(place: Cluster, team: Any, owner: Any, outsider: Any, opera
     assert not waste_of(place)
 
 
-def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team: Any, admin: Any) -> None:
+def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team: Any, admin: Any, client: Any) -> None:
     from apps.costs.models import Budget
     from apps.costs.services import budget_set
 
@@ -165,6 +166,11 @@ def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team
     outside.follow(place.uid)
     assert standing_of(team, Unit.USD).free < 0
     assert Event.objects.filter(kind="BudgetOverdrawn", object_type="team").count() == 1
+    client.force_login(admin, backend="django.contrib.auth.backends.ModelBackend")
+    over = units.usd(standing_of(team, Unit.USD).free)
+    assert over.startswith(("-", "−"))
+    for address in (reverse("team-costs", args=[team.slug]), reverse("costs"), reverse("quotas")):
+        assert over in client.get(address).content.decode(), address
 
 
 def test_a_cancel_goes_to_slurm_and_the_queue_tells_the_end(

@@ -188,3 +188,16 @@ def test_a_missing_association_is_told_in_clear_words(
     work("job.reconcile")
     job.refresh_from_db()
     assert all(word in job.message for word in ("u7", "nlp-lab", "lab", "association"))
+
+
+def test_another_try_is_not_made_as_somebody_else(
+    keyed: Cluster, team: Any, owner: Any, operator: Any, spec: Any, scheduler: Any, work: Any
+) -> None:
+    slurm_user_put(actor=actor_of(operator), cluster=keyed, user_name="u7", user=owner)
+    job = job_submit(actor=actor_of(owner), team=team, cluster=keyed, spec=spec)
+    Cluster.objects.filter(pk=keyed.pk).update(jwt_key_ref="", token_ref="env:TEST_TOKEN")
+    work("job.reconcile")
+    job.refresh_from_db()
+    assert job.phase == "FAILED"
+    assert "no signing key" in job.message
+    assert not scheduler.requests
