@@ -122,8 +122,8 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
     if job.slurm_user not in ("", job.cluster.user_name) and not job.cluster.signing_key_ref:
         # Its files are that user's: run as anybody else it would only fail later.
         text = _("it runs as %(user)s and cluster %(cluster)s has no signing key any more to make a token for that")
-        why = said(text, user=job.slurm_user, cluster=job.cluster.name)
-        obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", why)
+        facts = {"user": job.slurm_user, "cluster": job.cluster.name}
+        obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", said(text, **facts))
         return again(0)
     try:
         receipt = scheduler.submit(submit_request(job, attempt))
