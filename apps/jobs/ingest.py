@@ -17,7 +17,7 @@ from apps.core import clock
 from apps.core.errors import Refusal
 from apps.intents.services import intent_ask
 from apps.jobs.log_levels import level_of
-from apps.jobs.log_services import ROLL_INTENT, SEGMENT_BYTES
+from apps.jobs.log_services import ASK_BYTES, ROLL_INTENT
 from apps.jobs.models import Attempt, LogChunk, RunnerStream
 from apps.jobs.progress_ingest import progress_take
 from apps.jobs.selectors import attempt_by_uid
@@ -118,7 +118,7 @@ def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[An
         stream = RunnerStream.objects.select_for_update(no_key=True).get(attempt=attempt, runner_id=runner_id)
         stream.skew_s = skew.total_seconds()
         chunks: list[LogChunk] = []
-        before = stream.log_bytes // SEGMENT_BYTES
+        before = stream.log_bytes // ASK_BYTES
         for raw in events:
             seq = raw.get("seq") if isinstance(raw, Mapping) else None
             if not isinstance(seq, int) or isinstance(seq, bool) or seq < 1:
@@ -131,7 +131,7 @@ def events_take(attempt: Attempt, runner: Mapping[str, Any], events: Sequence[An
             stream.acknowledged_seq = seq
         LogChunk.objects.bulk_create(chunks, ignore_conflicts=True)
         stream.save()
-        if attempt.phase in ATTEMPT_ENDED or stream.log_bytes // SEGMENT_BYTES != before:
+        if attempt.phase in ATTEMPT_ENDED or stream.log_bytes // ASK_BYTES != before:
             # Much output at once, or some that comes after the end: what is old goes to the object store.
             intent_ask(ROLL_INTENT, attempt.uid)
         runners = RunnerStream.objects.filter(attempt=attempt, exit_code__isnull=True).count()

@@ -29,6 +29,8 @@ FILE_ROLE: Final = "file"
 RUNNER_HEARD: Final = timedelta(seconds=90)
 #: Output in one segment before compression.
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
+#: A runner's output after which the worker is asked to look whether something can go: many small streams add up.
+ASK_BYTES: Final = 1024 * 1024
 #: Chunks younger than this stay: one with a lower id may still be on its way to the table.
 SETTLED: Final = timedelta(seconds=60)
 #: A restored segment that nobody asked for again goes back after this.

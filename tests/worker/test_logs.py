@@ -324,3 +324,18 @@ def test_many_runners_post_less_often(attempt: Attempt) -> None:
 def member_client(client: Client, member: Any) -> Client:
     client.force_login(member)
     return client
+
+
+def test_many_small_streams_are_rolled_together(
+    job: Job, attempt: Attempt, plan: Plan, work: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred ranks of which none has written a segment's worth fill the database all the same."""
+    monkeypatch.setattr(log_services, "SEGMENT_BYTES", 2 * 1024 * 1024)
+    settings.CONFIG.log_keep_mib = 1
+    for rank in range(1, 6):
+        say(attempt, ["z" * 200_000 + "\n"] * 6, runner=f"rank-{rank}", rank=rank, role="rank")
+    assert Intent.objects.filter(kind=KIND).exists()
+    with time_machine.travel(clock.now() + timedelta(minutes=5)):
+        drive(work, plan)
+        assert sum(LogChunk.objects.values_list("size", flat=True)) <= 3.1 * 2**20
+        assert LogSegment.objects.count() >= 1
