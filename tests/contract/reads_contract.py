@@ -100,8 +100,6 @@ class ReadsContract:
     def test_the_reader_of_a_big_queue_follows_an_array_task_by_task(
         self, site: Site, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if site.api_version in ("v0.0.38", "v0.0.39"):
-            pytest.skip("this version has no list of states")
         monkeypatch.setattr("worker.providers.slurm.bulk.SMALL_QUEUE", 0)
         monkeypatch.setattr("worker.providers.slurm.bulk.REFRESH_AFTER_S", 3600.0)
         since = scheduler.queue().as_of
