@@ -17,7 +17,7 @@ import pytest
 from tests.providers.slurm_answers import Server, request
 from worker.providers import errors as e
 from worker.providers import values as v
-from worker.providers.slurm import SlurmScheduler, expiry_of, mint_jwt
+from worker.providers.slurm import SlurmScheduler, decode, expiry_of, mint_jwt
 from worker.providers.slurm import errors as slurm_errors
 
 # --- broken answers ------------------------------------------------------------------------------
@@ -439,3 +439,11 @@ def test_the_client_needs_no_shell() -> None:
         patch.setattr(subprocess, "run", run)
         Server("v0.0.38").scheduler(scontrol=["scontrol"]).node_drain("p5-1", "$(reboot); 'x'")
     assert seen == [["scontrol", "update", "nodename=p5-1", "state=DRAIN", "reason=$(reboot); 'x'"]]
+
+
+@pytest.mark.parametrize(
+    ("pending", "task", "is_there"),
+    [("3-99%10", 3, True), ("3-99%10", 100, False), ("1-5:2,8", 4, False), ("1-5:2,8", 8, True), ("", 0, False)],
+)
+def test_the_tasks_of_a_pending_record(pending: str, task: int, is_there: bool) -> None:
+    assert decode.lists_task(pending, task) is is_there

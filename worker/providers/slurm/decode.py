@@ -314,3 +314,14 @@ def output_file(record: Mapping[str, Any]) -> v.OutputFile:
     told = record.get("user_id")
     # Not by number(): nobody's id is one of Slurm's words for "no value".
     return v.OutputFile(path=path, user_id=told if isinstance(told, int) else number(told))
+
+
+def lists_task(pending: str, task: int) -> bool:
+    """Whether the tasks of one pending record, such as "3-99:2,120%10", hold this one."""
+    for part in pending.partition("%")[0].split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
+        if found:
+            first, last, stride = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+            if first <= task <= last and (task - first) % stride == 0:
+                return True
+    return False

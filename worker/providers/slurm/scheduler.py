@@ -224,13 +224,21 @@ class SlurmScheduler:
 
     def _kill(self, key: str, params: Mapping[str, str] | None) -> None:
         if self._rest.version in SILENT_KILLS:
-            self._rest.call("GET", f"/slurm/{{v}}/job/{key}", about="job")
+            self._must_exist(key)
         try:
             body = self._rest.call("DELETE", f"/slurm/{{v}}/job/{key}", about="job", params=params).body
             self._raise_status(body, key)
         except e.Conflict as error:
             if error.code != str(se.ALREADY_DONE):
                 raise
+
+    def _must_exist(self, key: str) -> None:
+        """Raise NotFound for a job, or a task of an array, that the queue does not know."""
+        records = self._records("GET", f"/slurm/{{v}}/job/{key}", "jobs", about="job")
+        _array, _sep, task = key.partition("_")
+        jobs = [decode.guarded(decode.queue_job, record, "job") for record in records]
+        if task and not any(str(j.array_task) == task or decode.lists_task(j.array_pending, int(task)) for j in jobs):
+            raise e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
 
     @staticmethod
     def _raise_status(body: Mapping[str, Any], key: str) -> None:
