@@ -6,176 +6,106 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     initial = True
 
     dependencies = [
-        ("checkpoints", "0002_initial"),
-        ("clusters", "0002_initial"),
-        ("jobs", "0001_initial"),
-        ("teams", "0001_initial"),
+        ('checkpoints', '0002_initial'),
+        ('clusters', '0002_initial'),
+        ('jobs', '0001_initial'),
+        ('teams', '0001_initial'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.AddField(
-            model_name="historicaljobtemplate",
-            name="history_user",
-            field=models.ForeignKey(
-                null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to=settings.AUTH_USER_MODEL
-            ),
+            model_name='historicaljobtemplate',
+            name='history_user',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL),
         ),
         migrations.AddField(
-            model_name="job",
-            name="cluster",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="clusters.cluster"
-            ),
+            model_name='job',
+            name='cluster',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='clusters.cluster'),
         ),
         migrations.AddField(
-            model_name="job",
-            name="owner",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="jobs",
-                to=settings.AUTH_USER_MODEL,
-            ),
+            model_name='job',
+            name='owner',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='jobs', to=settings.AUTH_USER_MODEL),
         ),
         migrations.AddField(
-            model_name="job",
-            name="series",
-            field=models.OneToOneField(
-                on_delete=django.db.models.deletion.PROTECT, related_name="job", to="checkpoints.checkpointseries"
-            ),
+            model_name='job',
+            name='series',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='job', to='checkpoints.checkpointseries'),
         ),
         migrations.AddField(
-            model_name="job",
-            name="team",
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="teams.team"),
+            model_name='job',
+            name='team',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='teams.team'),
         ),
         migrations.AddField(
-            model_name="attempt",
-            name="job",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="attempts", to="jobs.job"
-            ),
+            model_name='attempt',
+            name='job',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='jobs.job'),
         ),
         migrations.AddField(
-            model_name="job",
-            name="template",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="jobs",
-                to="jobs.jobtemplate",
-            ),
+            model_name='job',
+            name='template',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='jobs', to='jobs.jobtemplate'),
         ),
         migrations.AddField(
-            model_name="logchunk",
-            name="attempt",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="log_chunks", to="jobs.attempt"
-            ),
+            model_name='logchunk',
+            name='attempt',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='log_chunks', to='jobs.attempt'),
         ),
         migrations.AddField(
-            model_name="progresspoint",
-            name="attempt",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="progress_points", to="jobs.attempt"
-            ),
+            model_name='progresspoint',
+            name='attempt',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='progress_points', to='jobs.attempt'),
         ),
         migrations.AddField(
-            model_name="runnerstream",
-            name="attempt",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="streams", to="jobs.attempt"
-            ),
+            model_name='runnerstream',
+            name='attempt',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='streams', to='jobs.attempt'),
         ),
         migrations.AddIndex(
-            model_name="attempt",
-            index=models.Index(fields=["phase"], name="jobs_attempt_by_phase"),
+            model_name='attempt',
+            index=models.Index(fields=['phase'], name='jobs_attempt_by_phase'),
         ),
         migrations.AddConstraint(
-            model_name="attempt",
-            constraint=models.UniqueConstraint(fields=("job", "number"), name="jobs_one_attempt_per_number"),
+            model_name='attempt',
+            constraint=models.UniqueConstraint(fields=('job', 'number'), name='jobs_one_attempt_per_number'),
         ),
         migrations.AddConstraint(
-            model_name="attempt",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "phase__in",
-                        [
-                            "PENDING",
-                            "SUBMITTING",
-                            "QUEUED",
-                            "RUNNING",
-                            "STOPPING",
-                            "SUCCEEDED",
-                            "FAILED",
-                            "TIMED_OUT",
-                            "CANCELLED",
-                            "NODE_FAILED",
-                            "REQUEUED",
-                            "LOST",
-                            "REFUSED",
-                        ],
-                    )
-                ),
-                name="jobs_attempt_known_phase",
-            ),
+            model_name='attempt',
+            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['PENDING', 'SUBMITTING', 'QUEUED', 'RUNNING', 'STOPPING', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELLED', 'NODE_FAILED', 'REQUEUED', 'LOST', 'REFUSED'])), name='jobs_attempt_known_phase'),
         ),
         migrations.AddIndex(
-            model_name="job",
-            index=models.Index(fields=["team", "-created_at"], name="jobs_by_team"),
+            model_name='job',
+            index=models.Index(fields=['team', '-created_at'], name='jobs_by_team'),
         ),
         migrations.AddIndex(
-            model_name="job",
-            index=models.Index(fields=["phase", "-created_at"], name="jobs_by_phase"),
+            model_name='job',
+            index=models.Index(fields=['phase', '-created_at'], name='jobs_by_phase'),
         ),
         migrations.AddConstraint(
-            model_name="job",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "phase__in",
-                        [
-                            "PENDING",
-                            "QUEUED",
-                            "RUNNING",
-                            "RECOVERING",
-                            "WAITING_BUDGET",
-                            "CANCELLING",
-                            "SUCCEEDED",
-                            "FAILED",
-                            "TIMED_OUT",
-                            "CANCELLED",
-                        ],
-                    )
-                ),
-                name="jobs_job_known_phase",
-            ),
+            model_name='job',
+            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['PENDING', 'QUEUED', 'RUNNING', 'RECOVERING', 'WAITING_BUDGET', 'CANCELLING', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELLED'])), name='jobs_job_known_phase'),
         ),
         migrations.AddConstraint(
-            model_name="job",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("nodes__gte", 1), ("time_limit_min__gte", 1)), name="jobs_job_has_size"
-            ),
+            model_name='job',
+            constraint=models.CheckConstraint(condition=models.Q(('nodes__gte', 1), ('time_limit_min__gte', 1)), name='jobs_job_has_size'),
         ),
         migrations.AddConstraint(
-            model_name="logchunk",
-            constraint=models.UniqueConstraint(
-                fields=("attempt", "runner_id", "stream", "offset"), name="jobs_one_chunk_per_offset"
-            ),
+            model_name='logchunk',
+            constraint=models.UniqueConstraint(fields=('attempt', 'runner_id', 'stream', 'offset'), name='jobs_one_chunk_per_offset'),
         ),
         migrations.AddConstraint(
-            model_name="progresspoint",
-            constraint=models.UniqueConstraint(fields=("attempt", "step"), name="jobs_one_point_per_step"),
+            model_name='progresspoint',
+            constraint=models.UniqueConstraint(fields=('attempt', 'step'), name='jobs_one_point_per_step'),
         ),
         migrations.AddConstraint(
-            model_name="runnerstream",
-            constraint=models.UniqueConstraint(fields=("attempt", "runner_id"), name="jobs_one_stream_per_runner"),
+            model_name='runnerstream',
+            constraint=models.UniqueConstraint(fields=('attempt', 'runner_id'), name='jobs_one_stream_per_runner'),
         ),
     ]

@@ -4,14 +4,15 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("jobs", "0005_prices_said"),
+        ('jobs', '0005_prices_said'),
     ]
 
     operations = [
         migrations.AddField(
-            model_name="attempt",
-            name="avoided_nodes",
+            model_name='attempt',
+            name='avoided_nodes',
             field=models.JSONField(default=list),
         ),
     ]

@@ -4,14 +4,15 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("jobs", "0006_avoided_nodes"),
+        ('jobs', '0006_avoided_nodes'),
     ]
 
     operations = [
         migrations.AddField(
-            model_name="job",
-            name="slurm_options",
+            model_name='job',
+            name='slurm_options',
             field=models.JSONField(default=list),
         ),
     ]
