@@ -47,6 +47,11 @@ class Outrun(Exception):
     """Someone else took the rows in meanwhile: nothing was written."""
 
 
+def rows_free(rows: Sequence[QueueEntry]) -> None:
+    """Untie rows from an attempt that has ended: the scheduler began another life under the same number."""
+    QueueEntry.objects.filter(pk__in=[row.pk for row in rows]).update(attempt=None)
+
+
 def _key(row: QueueEntry) -> str:
     """The number all parts of one job share."""
     return row.array_id or row.het_id or row.scheduler_id

@@ -271,3 +271,17 @@ def test_killed_while_charging_none_is_charged_twice(
     hours = sum(p.amount for p in Posting.objects.filter(unit=Unit.GPU_HOURS, key__startswith="outside:"))
     assert float(hours) == pytest.approx(32, rel=0.01)
     assert float(spent(team)) == pytest.approx(32 * float(Job.objects.get().usd_per_gpu_hour), rel=0.01)
+
+
+def test_a_job_that_slurm_starts_again_after_its_end_is_another_one(place: Cluster, team: Any) -> None:
+    now = clock.now()
+    entry = row(place, 90, state="COMPLETED", started_at=now - timedelta(hours=1), ended_at=now, exit_code=0)
+    outside.follow(place.uid)
+    assert Job.objects.get().phase == "SUCCEEDED"
+    before = spent(team)
+    began = now + timedelta(minutes=1)
+    QueueEntry.objects.filter(pk=entry.pk).update(state="RUNNING", started_at=began, ended_at=None, exit_code=None)
+    Cluster.objects.filter(pk=place.pk).update(queue_read_at=None)
+    outside.follow(place.uid)
+    assert [j.phase for j in Job.objects.order_by("pk")] == ["SUCCEEDED", "RUNNING"]
+    assert spent(team) == before, "what ran before is not charged again"

@@ -36,7 +36,9 @@ def follow(uid: str) -> Outcome:
 
 def _take_in(cluster: Cluster) -> bool:
     """Make jobs of rows that have an owner; whether there may be more."""
-    sel.rows_of_ended(cluster).update(attempt=None)
+    again_alive = list(sel.rows_of_ended(cluster)[:ADOPTED])
+    if again_alive:
+        obs.rows_free(again_alive)
     found = sel.owned_strangers(cluster, ADOPTED)
     if found:
         try:
