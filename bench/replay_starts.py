@@ -4,7 +4,7 @@
 
 The jobs are real ones in a lab of Slurm (pretend GPUs, jobs that sleep), not a simulation, because the rules that
 predict are a simulation themselves and would agree with another one too easily. A time limit of Slurm is at least a
-minute, so the limits are 1 and 2 minutes and the jobs take the part of them that their kind takes; the margin at both
+minute, so the limits are 1 to 3 minutes and the jobs take the part of them that their kind takes; the margin at both
 ends of a range is a few seconds instead of the minute that it is for real jobs. Everything in between is the portal's
 own: the collector, the mirror, the history, the picture and the plays.
 
@@ -31,7 +31,7 @@ from typing import Any
 from bench.slurm_queue import ROOT, portal, say, show
 
 RELEASES = ("26.05", "22.05")
-NODES = 64
+NODES = 48
 #: At least this part of the starts is inside: between the first and the last tenth lie eight tenths.
 BOUND = 0.7
 #: The first part of the jobs makes the history that a cluster has anyway; their own starts are not judged.
@@ -75,7 +75,7 @@ def submit(scheduler: Any, lab: Any, number: int, chance: random.Random) -> None
     from worker.providers.values import SubmitRequest
 
     name, _weight, least, most = chance.choices(KINDS, weights=[kind[1] for kind in KINDS])[0]
-    limit_min = chance.choice((1, 1, 1, 2))
+    limit_min = chance.choice((1, 1, 2, 3))
     nodes = chance.choice((1, 1, 1, 1, 1, 1, 2, 2, 4))
     seconds = limit_min * 60 * chance.uniform(least, most)
     scheduler.submit(
@@ -116,7 +116,8 @@ def replay(lab: Any, jobs: int) -> dict[str, Any]:
     skipped: set[str] = set()
     while True:
         live = QueueEntry.objects.filter(cluster=cluster, gone_at__isnull=True)
-        line = live.filter(state="PENDING").count()
+        # The mirror may be behind what was just fed: what has not been seen to start still waits.
+        line = fed - QueueEntry.objects.filter(cluster=cluster, started_at__isnull=False).count()
         longest_line = max(longest_line, line)
         # The line stays long enough for the jobs to wait, and short enough for the replay to end.
         while fed < jobs and line < 120 and (skipped or fed < WARM_UP * jobs):
@@ -134,7 +135,8 @@ def replay(lab: Any, jobs: int) -> dict[str, Any]:
         for key, started_at in starts.values_list("scheduler_id", "started_at"):
             if key in told:
                 told[key].started_at = started_at
-        if skipped:
+        # As the worker does: while part of the queue is not known, nothing is said of it.
+        if skipped and not cluster.queue_reading.get("left_over"):
             expect(cluster, told, skipped)
         open_rows = live.exclude(state__in=["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"])
         if fed >= jobs and not open_rows.exists():

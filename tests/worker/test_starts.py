@@ -184,3 +184,9 @@ def test_earlier_starts_correct_what_is_expected(queued: Job, cluster: Cluster) 
     Attempt.objects.update(started_at=first.made_at + timedelta(seconds=3 * played_s))
     starts.predict(cluster.uid)
     assert ratios_of(cluster) == [3.0]
+
+
+def test_nothing_is_told_while_part_of_the_queue_is_not_known(queued: Job, cluster: Cluster) -> None:
+    Cluster.objects.update(queue_reading={"left_over": 7})
+    assert starts.predict(cluster.uid).again_in_s == starts.CATCHING_UP_S
+    assert not StartPrediction.objects.exists()
