@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from worker.providers.errors import InvalidRequest
 pytestmark = [pytest.mark.contract, pytest.mark.real_slurm, pytest.mark.django_db, pytest.mark.any_database]
 
 SCRIPTS = sorted((Path(__file__).resolve().parents[1] / "data" / "sbatch").glob("*.sh"))
+#: What sbatch takes and the portal does not: refused by line, with what to do instead.
+NOT_HERE = {"two_shapes_in_one": "line 4: a heterogeneous job .* submit each part as a job of its own"}
 
 
 def sbatch_says(lab: RealSlurm, script: str) -> str:
@@ -143,7 +146,10 @@ class ScriptsContract:
         print(f"\n{path.stem}: sbatch {refused or 'takes it'}; portal {ours or 'takes it'}")
         record_property("sbatch", refused)
         record_property("portal", ours)
-        assert bool(refused) == bool(ours), f"sbatch: {refused or 'takes it'}; portal: {ours or 'takes it'}"
+        if path.stem in NOT_HERE:
+            assert re.search(NOT_HERE[path.stem], ours), ours
+        else:
+            assert bool(refused) == bool(ours), f"sbatch: {refused or 'takes it'}; portal: {ours or 'takes it'}"
         assert lines_answered(script, read_sbatch(script)) == []
 
 
