@@ -126,6 +126,7 @@ class _Seed(Site):
         self.log(attempt, points)
 
     def log(self, attempt: Any, points: list[Any]) -> None:
+        from apps.jobs.log_levels import level_of
         from apps.jobs.models import LogChunk, RunnerStream
 
         node = (attempt.nodes or ["batch"])[0]
@@ -149,7 +150,14 @@ class _Seed(Site):
             text = "\n".join(lines[i : i + 8]) + "\n"
             at = points[min(i, len(points) - 1)].at
             LogChunk.objects.create(
-                attempt=attempt, runner_id=runner, stream="stdout", offset=offset, size=len(text), text=text, at=at
+                attempt=attempt,
+                runner_id=runner,
+                stream="stdout",
+                offset=offset,
+                size=len(text),
+                text=text,
+                at=at,
+                level=level_of(text),
             )
             offset += len(text)
 

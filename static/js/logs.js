@@ -90,13 +90,14 @@
           lastAttempt = chunk.attempt;
         }
         var key = chunk.attempt + "/" + chunk.runner + "/" + chunk.stream;
-        var tail = tails[key], text = chunk.text;
-        if (tail) { text = tail.text + text; tail.node.remove(); delete tails[key]; }
+        /* A line belongs to the chunk in which it begins. */
+        var tail = tails[key], text = chunk.text, begins = chunk.id;
+        if (tail) { text = tail.text + text; begins = tail.id; tail.node.remove(); delete tails[key]; }
         var lines = text.split("\n"), rest = lines.pop();
-        lines.forEach(function (line) { batch.appendChild(item({ text: line, at: chunk.at, id: chunk.id })); });
+        lines.forEach(function (line, index) { batch.appendChild(item({ text: line, at: chunk.at, id: index ? chunk.id : begins })); });
         if (rest) {
-          var node = item({ text: rest, at: chunk.at, id: chunk.id });
-          tails[key] = { text: rest.slice(-65536), node: node };
+          var owner = lines.length ? chunk.id : begins, node = item({ text: rest, at: chunk.at, id: owner });
+          tails[key] = { text: rest.slice(-65536), node: node, id: owner };
           batch.appendChild(node);
         }
       });

@@ -112,7 +112,7 @@ def output_is_text_whatever_it_holds(window: Any, origin: str, rows: Any) -> Non
     attempt = job.attempts.get(number=2)
     base = {"attempt": attempt, "runner_id": f"{attempt.uid}-0", "stream": "stderr", "at": attempt.started_at}
     LogChunk.objects.create(**base, offset=0, size=1, text="x" * 1_000_000 + "\n")
-    LogChunk.objects.create(**base, offset=1, size=1, text="\x1b[31mRuntimeError: \x1b]0;title\x07NCCL tim")
+    LogChunk.objects.create(**base, offset=1, size=1, level=2, text="\x1b[31mRuntimeError: \x1b]0;title\x07NCCL tim")
     LogChunk.objects.create(**base, offset=2, size=1, text="eout\x1b[0m\n<img src=x onerror=alert(1)>\n")
     visitor = visitor_of(window, origin)
     page = visitor.page
