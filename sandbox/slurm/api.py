@@ -307,6 +307,9 @@ class Api:
     def _jobs(self, call: Call) -> Reply:
         changed_at = int(self._controller.changed_at)
         asked = call.query.get("update_time", "0")
+        if not call.old:
+            # From v0.0.40 on an instant may be written like this, and by two versions must be.
+            asked = asked.removeprefix("uts")
         if asked.isdigit() and int(asked) - 1 >= changed_at:
             if call.old:
                 return Reply(304, b"")
