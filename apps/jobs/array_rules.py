@@ -41,6 +41,7 @@ def parse_array(text: str) -> Array:
     if percent and not limit_text.isdigit():
         raise ValueError(_("%(text)s: a number must follow the %%") % {"text": repr(text[:80])})
     tasks: set[int] = set()
+    listed = 0
     for part in numbers.split(","):
         match = _PART.fullmatch(part)
         first = int(match[1]) if match else 0
@@ -52,9 +53,11 @@ def parse_array(text: str) -> Array:
             raise ValueError(_("task %(task)s is above Slurm's highest, %(most)s") % {"task": last, "most": MAX_INDEX})
         if (last - first) // step >= MAX_TASKS:
             raise ValueError(_("at most %(most)s tasks in one array") % {"most": f"{MAX_TASKS:,}"})
+        listed += (last - first) // step + 1
+        if listed > MAX_TASKS:
+            # Also where tasks are named again and again: a text must not keep a page busy.
+            raise ValueError(_("at most %(most)s tasks in one array") % {"most": f"{MAX_TASKS:,}"})
         tasks |= set(range(first, last + 1, step))
-    if len(tasks) > MAX_TASKS:
-        raise ValueError(_("at most %(most)s tasks in one array") % {"most": f"{MAX_TASKS:,}"})
     return Array(tuple(sorted(tasks)), int(limit_text or 0))
 
 

@@ -208,7 +208,8 @@ def _log(attempt: Attempt, stream: RunnerStream, data: Mapping[str, Any], at: da
     name = data["stream"]
     if name not in ("stdout", "stderr"):
         raise ValueError("stream")
-    text = str(data["text"]).replace("\x00", "")
+    # A half of a surrogate pair is no character, and no database takes it.
+    text = str(data["text"]).replace("\x00", "").encode("utf-8", "replace").decode()
     size = int(data["size"])
     if not 0 <= size <= MAX_CHUNK_BYTES or len(text) > MAX_CHUNK_BYTES:
         raise ValueError("size")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from django.db import transaction
+
 from apps.core import clock
 from apps.core.errors import FieldProblem, InvalidInput
 from apps.jobs.models import Attempt, Job, ProgressPoint
@@ -134,8 +136,9 @@ def status_take(attempt: Attempt, body: Any) -> Mapping[str, Any]:
         columns["percent"] = percent
     if left is not None:
         columns["eta_s"] = data["eta_s"] = float(left)
-    Job.objects.filter(pk=attempt.job_id).update(**columns)
-    progress_take(attempt, data, at)
+    with transaction.atomic():
+        Job.objects.filter(pk=attempt.job_id).update(**columns)
+        progress_take(attempt, data, at)
     return told
 
 
@@ -157,9 +160,11 @@ def _told_metrics(listed: Any) -> dict[str, Any]:
         if not math.isfinite(value):
             continue
         name = _ALIASES.get(name, name)
-        data[name] = int(value) if name in ("step", "total_steps") and value == int(value) >= 0 else value
-    if not isinstance(data.get("step", 0), int):
-        del data["step"]
+        is_count = name in ("step", "total_steps")
+        if is_count and not (0 <= value < 2**62 and value == int(value)):
+            # A step that is none has no place on a curve either.
+            continue
+        data[name] = int(value) if is_count else value
     return data
 
 

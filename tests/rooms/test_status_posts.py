@@ -86,7 +86,8 @@ def test_what_makes_no_sense_is_named(client: Client, job: Job, attempt: Attempt
 
 
 def test_odd_figures_are_passed_over(client: Client, job: Job, attempt: Attempt) -> None:
-    odd = metrics(loss="NaN", grad_norm="inf", step="4.5")
+    odd = metrics(loss="NaN", grad_norm="inf", step="4.5", total_steps="1e30")
+    assert post(client, attempt, status(metrics=metrics(step="1e30"))).status_code == 200
     assert post(client, attempt, status(progressPercentage=3, metrics=odd)).status_code == 200
     assert not ProgressPoint.objects.exists()
 
@@ -130,3 +131,10 @@ def test_the_size_of_a_model_is_said_on_the_page_and_by_the_api(client: Client, 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/parameters"
     assert client.put(address, {"parameters": 1e9}, content_type="application/json").json()["flops_per_token"] == 6e9
+
+
+def test_half_a_character_loses_no_batch(job: Job, attempt: Attempt) -> None:
+    data = {"stream": "stdout", "offset": 0, "size": 3, "text": "a\ud800b"}
+    receipt = events_take(attempt, {"id": "r1", "role": "batch"}, [{"seq": 1, "kind": "log", "data": data}])
+    assert receipt.acknowledged_seq == 1
+    assert attempt.log_chunks.get().text == "a?b"

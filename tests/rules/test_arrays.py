@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from apps.jobs.array_rules import compressed, parse_array, state_of, tasks_in
@@ -64,3 +66,11 @@ def test_sbatch_lines_fill_the_array() -> None:
     assert reading.problems == []
     assert reading.fields["array"] == "0-9%2"
     assert read_sbatch("#!/bin/bash\n#SBATCH -a 3-1\n").problems
+
+
+def test_a_text_that_names_tasks_again_and_again_keeps_nothing_busy() -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="at most"):
+        parse_array(",".join(["0-99999"] * 50_000))
+    # The bound stops it in the second part; counting all of them takes minutes.
+    assert time.monotonic() - began < 5

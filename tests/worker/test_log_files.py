@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apps.audit.models import Event
+from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.intents.models import Intent
 from apps.jobs.ingest import events_take
@@ -17,7 +18,9 @@ from apps.jobs.log_selectors import log_page
 from apps.jobs.log_services import attempts_to_read
 from apps.jobs.models import Attempt, Job
 from worker.collectors.housekeeping import keep_house
+from worker.jobscript import working_directory
 from worker.providers import values as v
+from worker.providers.errors import NotFound
 from worker.reconcilers.log_files import read
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +32,7 @@ def attempt(job: Job, scheduler: Any, settings: Any, tmp_path: Path, monkeypatch
     path = v.OutputFile("/fsx/lm/out.txt", os.getuid())
     scheduler.output_of = lambda scheduler_id: path
     found = job.attempts.get()
+    Job.objects.filter(pk=job.pk).update(origin="outside")
     Attempt.objects.filter(pk=found.pk).update(
         phase="RUNNING", scheduler_id="100", started_at=clock.now() - timedelta(minutes=5)
     )
@@ -88,3 +92,26 @@ def test_why_there_is_none_is_said_once(job: Job, attempt: Attempt, tmp_path: Pa
 def test_the_housekeeping_asks_for_it(attempt: Attempt) -> None:
     keep_house()
     assert Intent.objects.filter(kind="log.read", key=attempt.uid).exists()
+
+
+def test_a_job_of_the_portal_without_python_has_its_output_in_its_folder(
+    job: Job, attempt: Attempt, tmp_path: Path
+) -> None:
+    Job.objects.filter(pk=job.pk).update(origin="portal")
+    Cluster.objects.filter(pk=job.cluster_id).update(working_root="/fsx/qd")
+    fresh = Attempt.objects.select_related("job__cluster", "job__team").get(pk=attempt.pk)
+    folder = tmp_path / Path(working_directory(fresh.job)).relative_to("/fsx")
+    folder.mkdir(parents=True)
+    (folder / "attempt-1.out").write_text("quarterdeck: no python3 on this node\nstep 1\n")
+    read(attempt.uid)
+    assert shown(job).endswith("step 1\n")
+
+
+def test_what_was_forgotten_unread_is_said(job: Job, attempt: Attempt, scheduler: Any) -> None:
+    def forgotten(scheduler_id: str) -> v.OutputFile:
+        raise NotFound("no such job", source="slurm")
+
+    scheduler.output_of = forgotten
+    Attempt.objects.filter(pk=attempt.pk).update(phase="FAILED", ended_at=clock.now())
+    assert read(attempt.uid).again_in_s is None
+    assert "forgot" in Event.objects.get(object_uid=job.uid, kind="OutputUnreadable").data["why"]

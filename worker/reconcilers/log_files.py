@@ -6,9 +6,10 @@ from django.conf import settings
 
 from apps.jobs.log_services import file_read, file_unreadable, needs_its_file
 from apps.jobs.selectors import attempt_by_uid
-from apps.jobs.states import ATTEMPT_ENDED
+from apps.jobs.states import ATTEMPT_ENDED, JobOrigin
 from worker import doors
 from worker.engine import DONE, Outcome, again
+from worker.jobscript import working_directory
 from worker.providers.errors import AccessDenied, NotFound
 from worker.providers.shared_files import read_part, seen_from_here
 
@@ -23,15 +24,20 @@ def read(uid: str) -> Outcome:
     attempt = attempt_by_uid(uid)
     if attempt is None or not attempt.scheduler_id or not needs_its_file(attempt):
         return DONE
+    is_over = attempt.phase in ATTEMPT_ENDED
     try:
         output = doors.scheduler_for(attempt.job.cluster).output_of(attempt.scheduler_id)
     except NotFound:
+        if is_over:
+            file_unreadable(attempt, "", "the scheduler forgot the job before all of it was read")
         return DONE
-    place = seen_from_here(output.path, settings.CONFIG.shared_folders)
+    # Of a job of the portal Slurm knows the first lines' file only; the script goes on in its own folder.
+    is_ours = attempt.job.origin == JobOrigin.PORTAL
+    path = f"{working_directory(attempt.job)}/attempt-{attempt.number}.out" if is_ours else output.path
+    place = seen_from_here(path, settings.CONFIG.shared_folders)
     if place is None:
-        file_unreadable(attempt, output.path, "no folder of QD_SHARED_FOLDERS holds it")
+        file_unreadable(attempt, path, "no folder of QD_SHARED_FOLDERS holds it")
         return DONE
-    is_over = attempt.phase in ATTEMPT_ENDED
     try:
         for _ in range(PARTS):
             start = file_read(attempt, b"", is_whole=False)
@@ -40,10 +46,10 @@ def read(uid: str) -> Outcome:
                 return DONE if is_over else again(PERIOD_S)
     except NotFound as error:
         if is_over:
-            file_unreadable(attempt, output.path, str(error))
+            file_unreadable(attempt, path, str(error))
             return DONE
         return again(PERIOD_S)
     except AccessDenied as error:
-        file_unreadable(attempt, output.path, str(error))
+        file_unreadable(attempt, path, str(error))
         return DONE
     return again(0)
