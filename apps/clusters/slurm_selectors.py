@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -13,6 +15,11 @@ from apps.core.errors import NotFound
 from apps.teams.models import Team, User
 from apps.teams.permissions import Actor
 from apps.teams.states import PlatformRole
+
+#: As Linux takes them, and as they stand in a path and a command line without quotes.
+USER_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9._@-]{0,59}$")
+#: Users who are more than a person: the machine's own, and by its usual name that of Slurm's daemons.
+PRIVILEGED: Final = frozenset({"root", "slurm"})
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,20 @@ def slurm_account_for(*, actor: Actor, may: str, uid: str) -> SlurmAccount:
     return found
 
 
+def may_stand_for(cluster: Cluster, name: str) -> bool:
+    """Whether a name of the portal may be taken for the same name in Slurm: not for one that has rights of its own."""
+    return bool(USER_NAME.fullmatch(name)) and name.lower() not in PRIVILEGED and name != cluster.user_name
+
+
 def slurm_user_of(cluster: Cluster, actor: Actor) -> str:
     """The actor's user in the cluster's Slurm; "" where nobody knows one."""
     rows = SlurmUser.objects.filter(cluster=cluster)
     if actor.user_id is not None:
         known = rows.filter(user_id=actor.user_id).values_list("user_name", flat=True).first()
-        return known or (actor.name if cluster.same_names else "")
+        if known or not cluster.same_names or not may_stand_for(cluster, actor.name):
+            return known or ""
+        # Whoever is named in a mapping is the person it names, or nobody's.
+        return "" if rows.filter(user_name=actor.name).exists() else actor.name
     kind, _sep, pk = actor.key.partition(":")
     if kind != "service" or not pk.isdigit():
         return ""

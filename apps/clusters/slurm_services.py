@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from apps.audit.services import event, record
 from apps.clusters.models import Cluster
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
+from apps.clusters.slurm_selectors import USER_NAME
 from apps.clusters.states import LimitsMode, TokenStyle
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput
 from apps.intents.services import intent_ask
@@ -25,8 +25,6 @@ from apps.teams.permissions import Actor
 #: The intent that compares and repairs the limits of a cluster's accounts.
 LIMITS_INTENT = "limits.reconcile"
 SETTINGS = ("token_style", "token_lifetime_s", "same_names", "outside_team", "limits_mode")
-#: As Linux takes them, and as they stand in a path and a command line without quotes.
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9._@-]{0,59}$")
 _MAX_ID = 2**32 - 2
 MIN_LIFETIME_S, MAX_LIFETIME_S = 60, 86_400
 CSV_COLUMNS = ("user_name", "person", "uid", "gid", "gids", "team")
@@ -90,7 +88,7 @@ def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
 def user_problems(spec: Mapping[str, Any]) -> list[FieldProblem]:
     """What is wrong with a row by itself."""
     problems = []
-    if not _NAME.fullmatch(spec["user_name"]):
+    if not USER_NAME.fullmatch(spec["user_name"]):
         text = _("a user name of Slurm: letters, digits and ._@-, at most 60, starting with a letter")
         problems.append(FieldProblem("/user_name", "invalid", text))
     if spec["user_name"] == "root":
@@ -173,7 +171,7 @@ def slurm_user_remove(*, actor: Actor, row: SlurmUser) -> None:
 
 def account_problems(name: str) -> list[FieldProblem]:
     """What is wrong with an account's name."""
-    if not _NAME.fullmatch(name):
+    if not USER_NAME.fullmatch(name):
         text = _("an account of Slurm: letters, digits and ._@-, at most 60, starting with a letter")
         return [FieldProblem("/account", "invalid", text)]
     if name == "root":

@@ -62,6 +62,30 @@ def standing_of(team: Team, unit: str, period: str | None = None) -> Standing:
     )
 
 
+def free_of(team: Team) -> Decimal:
+    """What a team has free of this month's money, counting a budget that nobody has opened the month with yet."""
+    now = standing_of(team, Unit.USD)
+    if now.limit != 0 or (budget := budget_of(team)) is None:
+        return now.free
+    opened = Posting.objects.filter(key=month_key(team)).exists()
+    return now.free if opened else now.free + budget.usd_per_month
+
+
+def month_key(team: Team) -> str:
+    """The key of the posting that grants this month's budget."""
+    return f"grant:{team.uid}:{month_of()}:open"
+
+
+def still_held(subject_uids: Iterable[str], unit: str) -> Decimal:
+    """What these subjects have set aside now, in whatever month it was held; a query of uids goes in as it is."""
+    rows = Posting.objects.filter(subject_uid__in=subject_uids, unit=unit)
+    sums = rows.aggregate(
+        came=Sum("amount", filter=Q(target__kind=AccountKind.HELD), default=ZERO),
+        went=Sum("amount", filter=Q(source__kind=AccountKind.HELD), default=ZERO),
+    )
+    return max(ZERO, Decimal(sums["came"]) - Decimal(sums["went"]))
+
+
 def standings_of(teams: Iterable[Team], unit: str) -> list[Standing]:
     """``standing_of`` for many teams in one query."""
     listed = list(teams)

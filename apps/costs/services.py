@@ -15,7 +15,7 @@ from apps.core.errors import Forbidden, Refusal, field_refusal
 from apps.core.said import said
 from apps.costs.models import Account, Budget, Posting
 from apps.costs.permissions import can_manage_budgets
-from apps.costs.selectors import budget_of, month_of, standing_of
+from apps.costs.selectors import budget_of, month_key, month_of, standing_of
 from apps.costs.states import AccountKind, PostingKind, Unit
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -101,7 +101,7 @@ def month_open(team: Team) -> None:
     if budget is None:
         return
     _lock(team)
-    key = f"grant:{team.uid}:{month_of()}:open"
+    key = month_key(team)
     if not Posting.objects.filter(key=key).exists() and standing_of(team, Unit.USD).limit == 0:
         grant_to(team, Unit.USD, budget.usd_per_month, key=key, memo="monthly budget")
 

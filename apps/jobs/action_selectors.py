@@ -21,7 +21,7 @@ from apps.jobs.permissions import can_cancel_job
 from apps.jobs.pricing import price_on
 from apps.jobs.rules import hold_for
 from apps.jobs.selectors import nodes_of, usable_nodes
-from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase
+from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin
 from apps.teams.permissions import Actor
 
 ZERO = Decimal(0)
@@ -166,6 +166,8 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
         facts = {"asked": new, "most": max(0, left + ran_min)}
         text = _("%(asked)s min; the block that its nodes belong to ends first, at most %(most)s min fit")
         return ActionLine(job, problem=text % facts)
+    if job.origin == JobOrigin.OUTSIDE:
+        return ActionLine(job, _outside_limit_words(new, old, ran_min, runs), "", ZERO, ZERO, attempt, wish.parameters)
     hours, usd = _held(job, attempt, new)
     old_hours, old_usd = _held(job, attempt, old)
     words = {"new": units.duration(new * 60), "old": units.duration(old * 60), "usd": units.usd(abs(usd - old_usd))}
@@ -180,6 +182,14 @@ def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionL
     else:
         outcome = _("ends after %(new)s at the latest instead of %(old)s; %(usd)s of the hold comes back") % words
     return ActionLine(job, outcome, "", usd - old_usd, hours - old_hours, attempt, wish.parameters)
+
+
+def _outside_limit_words(new: int, old: int, ran_min: int, runs: bool) -> str:
+    """What a limit does to a job from outside: it is charged as it runs, so nothing is held for it."""
+    words = {"new": units.duration(new * 60), "old": units.duration(old * 60)}
+    if new < old and runs and new <= ran_min:
+        return _("has run longer than %(new)s already: Slurm ends it at once") % words
+    return _("ends after %(new)s at the latest instead of %(old)s; it is charged as it runs, nothing is held") % words
 
 
 def _held(job: Job, attempt: Attempt, minutes: int, rate: Decimal | None = None) -> tuple[Decimal, Decimal]:
@@ -215,6 +225,11 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
     price = price_on(job.cluster, nodes, job.gpu_type or nodes[0].gpu_type)
     if price is None:
         return ActionLine(job, problem=_("no price is known for the nodes of %(name)s") % {"name": wish.partition})
+    parameters = {**wish.parameters, "usd_per_gpu_hour": str(price[0]), "price_source": price[1]}
+    if job.origin == JobOrigin.OUTSIDE:
+        facts = {"name": wish.partition, "rate": units.usd(price[0])}
+        outcome = _("moves to %(name)s at %(rate)s a GPU-hour; it is charged as it runs, nothing is held") % facts
+        return ActionLine(job, outcome, "", ZERO, ZERO, attempt, parameters)
     _hours, usd = _held(job, attempt, job.time_limit_min, price[0])
     _same, old_usd = _held(job, attempt, job.time_limit_min)
     facts = {"name": wish.partition, "rate": units.usd(price[0]), "usd": units.usd(abs(usd - old_usd))}
@@ -224,5 +239,4 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
         outcome = _("moves to %(name)s at %(rate)s a GPU-hour; %(usd)s of the hold comes back") % facts
     else:
         outcome = _("moves to %(name)s at the same price") % facts
-    parameters = {**wish.parameters, "usd_per_gpu_hour": str(price[0]), "price_source": price[1]}
     return ActionLine(job, outcome, "", usd - old_usd, ZERO, attempt, parameters)

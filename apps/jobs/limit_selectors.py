@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -11,10 +12,11 @@ from apps.clusters.models import Cluster, Node
 from apps.clusters.slurm_models import SlurmAccount, SlurmLimit
 from apps.clusters.states import LimitsMode, NodePhase
 from apps.core import clock, units
-from apps.costs.selectors import standing_of
+from apps.costs.selectors import free_of, standing_of, still_held
 from apps.costs.states import Unit
 from apps.jobs.models import Job
 from apps.jobs.pricing import price_on
+from apps.jobs.states import JOB_ENDED, JobOrigin
 from apps.teams.models import Team, User
 from apps.teams.states import PlatformRole
 
@@ -63,17 +65,22 @@ class LimitRow:
 def allowance_of(team: Team, cluster: Cluster) -> Allowance:
     """The team's GPU quota, and its budget's rest at the cluster's dearest price.
 
-    What portal jobs hold counts as left: they run within the same limit.
+    The GPU-minutes that portal jobs hold here come on top, in whatever month and at whatever price they were held:
+    they run within the same limit.
     """
     nodes = list(
         Node.objects.filter(cluster=cluster)
         .exclude(phase=NodePhase.GONE)
         .select_related("fleet__reservation", "group__reservation")
     )
-    quota, money = standing_of(team, Unit.GPUS), standing_of(team, Unit.USD)
+    quota = standing_of(team, Unit.GPUS)
     price = price_on(cluster, nodes, "")
-    left = max(Decimal(0), money.free + money.held)
-    minutes = int(left / price[0] * 60) if price is not None and price[0] > 0 else None
+    minutes = None
+    if price is not None and price[0] > 0:
+        jobs = Job.objects.filter(team=team, cluster=cluster, origin=JobOrigin.PORTAL).exclude(phase__in=JOB_ENDED)
+        held_h = still_held(jobs.values_list("uid", flat=True), Unit.GPU_HOURS)
+        # Rounded up, or the last job that the money pays for would not fit by a part of a minute.
+        minutes = int(max(Decimal(0), free_of(team)) / price[0] * 60) + math.ceil(held_h * 60)
     return Allowance(int(max(Decimal(0), quota.limit)), minutes)
 
 
@@ -112,7 +119,7 @@ def limit_words(job: Job, reason: str) -> str:
         facts["gpus"] = int(quota.limit)
         return _("team %(team)s may use %(gpus)s GPUs at once and they are in use; who can raise that: %(who)s") % facts
     money = standing_of(job.team, Unit.USD)
-    facts |= {"left": units.usd(max(Decimal(0), money.free)), "limit": units.usd(money.limit)}
+    facts |= {"left": units.usd(max(Decimal(0), free_of(job.team))), "limit": units.usd(money.limit)}
     text = _(
         "the budget of team %(team)s for %(month)s has not enough left for it: %(left)s of %(limit)s; "
         "who can raise it: %(who)s"

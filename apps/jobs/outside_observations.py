@@ -241,6 +241,16 @@ def outsider_end(attempt: Attempt) -> None:
             signal=worst.signal,
             reason=reason,
         )
+        for unit in (Unit.USD, Unit.GPU_HOURS):
+            # Nothing is held for jobs from outside; what an earlier action did hold goes back.
+            ledger.release(
+                job.team,
+                unit,
+                key=f"release:{attempt.uid}:{unit}",
+                subject=job.uid,
+                detail=attempt.uid,
+                memo=f"{job.name} (outside) ended",
+            )
         if started is not None and job.started_at is None:
             Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=started)
         job_end(job, _ENDS.get(phase, JobPhase.FAILED), reason=reason, exit_code=worst.exit_code)

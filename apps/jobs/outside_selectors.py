@@ -10,6 +10,7 @@ from django.db.models import Count, Exists, F, Min, OuterRef, Q, QuerySet, Sum
 
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
+from apps.clusters.slurm_selectors import may_stand_for
 from apps.core import clock
 from apps.jobs.models import Attempt
 from apps.jobs.queue_models import QueueEntry
@@ -57,7 +58,8 @@ def owners_of(cluster: Cluster, pairs: Collection[Pair]) -> dict[Pair, Owner]:
     known = {row.user_name: row for row in rows}
     people: dict[str, User] = {}
     if cluster.same_names:
-        people = {u.username: u for u in User.objects.filter(username__in=names - set(known), is_active=True)}
+        same = {name for name in names - set(known) if may_stand_for(cluster, name)}
+        people = {u.username: u for u in User.objects.filter(username__in=same, is_active=True)}
     people |= {name: row.user for name, row in known.items() if row.user is not None}
     only = _only_teams([user.pk for user in people.values()])
     found: dict[Pair, Owner] = {}
@@ -95,12 +97,18 @@ def owned_strangers(cluster: Cluster, limit: int) -> list[tuple[QueueEntry, Owne
 
 
 def _open_doubts(cluster: Cluster) -> Q:
-    """Rows whose comment is an attempt of the same user: they are ours, and linked once their number is known."""
+    """Rows whose comment is an attempt of the same user that has no number yet, or theirs: they are ours.
+
+    They are linked once their number is known. Anybody can read a comment from the queue and write it on another job.
+    """
     live = Attempt.objects.filter(job__cluster=cluster, job__origin=JobOrigin.PORTAL)
     recent = live.filter(created_at__gt=clock.now() - timedelta(days=31), uid=OuterRef("comment"))
     own = Q(slurm_user="", job__cluster__user_name=OuterRef("user_name"))
     mine = recent.filter(own | Q(slurm_user=OuterRef("user_name")))
-    return Q(Exists(mine))
+    unknown = Q(scheduler_id="", phase=AttemptPhase.SUBMITTING)
+    same = Q(scheduler_id=OuterRef("scheduler_id"))
+    same |= Q(scheduler_id=OuterRef("array_id")) | Q(scheduler_id=OuterRef("het_id"))
+    return Q(Exists(mine.filter(unknown | (same & ~Q(scheduler_id="")))))
 
 
 def outsiders_by_number(cluster: Cluster, keys: Iterable[str]) -> dict[str, Attempt]:

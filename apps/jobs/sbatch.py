@@ -74,6 +74,8 @@ _FIELDS: Final = _names(
     """array job-name nodes ntasks-per-node cpus-per-task partition time mem gpus-per-node gpus-per-task gres gpus
     ntasks export"""
 )
+#: Options that count by GPUs: without a number of them Slurm takes as many GPUs as make the rest come out.
+PER_GPU: Final = ("ntasks-per-gpu", "cpus-per-gpu", "mem-per-gpu")
 _MAGIC: Final = "#SBATCH"
 #: A line that parts the components of a heterogeneous job.
 _HETEROGENEOUS: Final = re.compile(r"#SBATCH\s+(?:hetjob|packjob)\b")

@@ -21,6 +21,7 @@ from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
 from apps.intents.services import intent_ask
+from apps.jobs.action_selectors import is_operator
 from apps.jobs.array_rules import Array, array_of
 from apps.jobs.block_ends import longest_limit, trimmed_limit
 from apps.jobs.dependency_models import JobDependency
@@ -31,7 +32,7 @@ from apps.jobs.permissions import can_submit_job
 from apps.jobs.pricing import price_on
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, fill_template, hold_for
-from apps.jobs.sbatch import check_options, hosts_in, value_of
+from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.jobs.states import JobOrigin
 from apps.quotas.services import gpus_take
@@ -135,6 +136,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += _check_cluster(spec, cluster, len(nodes))
     problems += _check_options(spec, nodes)
+    problems += _check_rights(actor, spec)
     submitter = submitter_of(actor, team, cluster, spec.slurm_options)
     problems += submitter.problems
     offered = _limit_that_fits(spec, nodes)
@@ -265,10 +267,26 @@ def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
         text = _("--%(name)s takes all %(most)s GPUs of a node: ask for as many per node")
         text %= {"name": whole[0], "most": most}
         problems.append(FieldProblem("/slurm_options/0", "whole-nodes", text))
+    by_gpu = [name for name in PER_GPU if value_of(options, name) is not None]
+    if by_gpu and not spec.gpus_per_node:
+        text = _("--%(name)s asks for GPUs by itself: say how many a node has") % {"name": by_gpu[0]}
+        problems.append(FieldProblem("/slurm_options/0", "no-gpus", text))
     named = hosts_in(value_of(options, "nodelist") or "")
     if named > spec.nodes:
         text = _("--nodelist names %(named)s nodes and the job has %(nodes)s") % {"named": named, "nodes": spec.nodes}
         problems.append(FieldProblem("/slurm_options/0", "more-nodes", text))
+    return problems
+
+
+def _check_rights(actor: Actor, spec: JobSpec) -> list[FieldProblem]:
+    """Options that pass others in the queue: jobs without a user of their own go to Slurm with an operator's rights."""
+    options, problems = check_options(spec.slurm_options)
+    if problems or is_operator(actor):
+        return []
+    if value_of(options, "priority") is not None:
+        problems.append(FieldProblem("/slurm_options/0", "operators", _("only operators set a job's priority")))
+    if (value_of(options, "nice") or "").strip().startswith("-"):
+        problems.append(FieldProblem("/slurm_options/0", "operators", _("only operators set a nice below zero")))
     return problems
 
 

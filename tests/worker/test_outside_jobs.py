@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.urls import reverse
 
 from apps.audit.models import Event
@@ -15,8 +16,11 @@ from apps.clusters.slurm_services import slurm_account_put, slurm_user_put
 from apps.core import clock, units
 from apps.costs.models import Posting
 from apps.costs.selectors import standing_of
+from apps.costs.services import hold_more, month_open
 from apps.costs.states import Unit
 from apps.jobs import outside_observations as obs
+from apps.jobs.action_rules import wish_of
+from apps.jobs.action_services import jobs_act
 from apps.jobs.models import Attempt, Job
 from apps.jobs.outside_selectors import waste_of
 from apps.jobs.queue_models import QueueEntry
@@ -123,11 +127,69 @@ def test_an_array_is_one_job(place: Cluster, team: Any) -> None:
 
 def test_ours_is_ours_before_its_number_is_known(place: Cluster, job: Any) -> None:
     attempt = job.attempts.get()
+    Attempt.objects.filter(pk=attempt.pk).update(phase="SUBMITTING")
     row(place, 30, comment=attempt.uid, user_name="qd")
     row(place, 31, comment=attempt.uid, user_name="thief")
     outside.follow(place.uid)
     found = Job.objects.filter(origin="outside")
     assert [j.slurm_user for j in found] == ["thief"], "a comment that another wrote hides nothing"
+
+
+@pytest.mark.parametrize("phase", ["RUNNING", "SUCCEEDED", "PENDING"])
+def test_a_copied_comment_hides_nothing(place: Cluster, job: Any, team: Any, phase: str) -> None:
+    attempt = job.attempts.get()
+    number = "" if phase == "PENDING" else "5"
+    Attempt.objects.filter(pk=attempt.pk).update(slurm_user="u1", scheduler_id=number, phase=phase)
+    run(place, row(place, 77, comment=attempt.uid), hours=5)
+    if number:
+        row(place, 5, comment=attempt.uid)
+        row(place, 78, comment=attempt.uid, array_id="5", array_task=1)
+        row(place, 79, comment=attempt.uid, het_id="5")
+    outside.follow(place.uid)
+    found = Attempt.objects.filter(job__origin="outside")
+    assert [a.scheduler_id for a in found] == ["77"], "its own number, tasks and parts are ours"
+    assert spent(team) > 0
+
+
+@pytest.mark.parametrize("kind", ["TIME_LIMIT", "PARTITION"])
+def test_nothing_is_held_for_a_change(place: Cluster, team: Any, operator: Any, scheduler: Any, kind: str) -> None:
+    row(place, 7, partition="slow")
+    outside.follow(place.uid)
+    job = Job.objects.get()
+    Job.objects.filter(pk=job.pk).update(usd_per_gpu_hour=Decimal(1))
+    job.refresh_from_db()
+    given = {"time_limit_min": 1200} if kind == "TIME_LIMIT" else {"partition": "gpu"}
+    (line,) = jobs_act(actor=actor_of(operator), jobs=[job], wish=wish_of(kind, given))
+    assert (line.problem, line.usd, line.gpu_hours) == ("", 0, 0)
+    assert "nothing is held" in line.outcome
+    assert not Posting.objects.filter(subject_uid=job.uid).exists()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_held_for_one_goes_back_at_its_end(
+    place: Cluster, team: Any, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    entry = row(place, 7)
+    outside.follow(place.uid)
+    job, attempt = Job.objects.get(), Attempt.objects.get()
+    with transaction.atomic():
+        month_open(team)
+        hold_more(team, Decimal(90), Decimal(9), key="k", subject=job.uid, detail=attempt.uid, memo="a longer limit")
+    now = clock.now()
+    QueueEntry.objects.filter(pk=entry.pk).update(state="CANCELLED", ended_at=now, gone_at=now)
+    if killed:
+
+        def die(*_args: Any, **_kwargs: Any) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(obs, "job_end", die)
+            with pytest.raises(Killed):
+                outside.follow(place.uid)
+        assert standing_of(team, Unit.USD).held == 90, "what is released and that it ended is one commit"
+    outside.follow(place.uid)
+    job.refresh_from_db()
+    assert (job.phase, standing_of(team, Unit.USD).held, standing_of(team, Unit.GPU_HOURS).held) == ("CANCELLED", 0, 0)
 
 
 @pytest.mark.parametrize("case", ["account", "user's team", "only team", "same names", "outside team", "nobody"])
@@ -152,6 +214,16 @@ def test_whose_it_is(place: Cluster, team: Any, owner: Any, outsider: Any, opera
         return
     assert Job.objects.get().team == (team if case == "account" else vision)
     assert not waste_of(place)
+
+
+@pytest.mark.parametrize("name", ["root", "qd"])
+def test_nobody_is_root_by_their_name(place: Cluster, outsider: Any, name: str) -> None:
+    assert place.user_name == "qd"
+    Cluster.objects.filter(pk=place.pk).update(same_names=True)
+    type(outsider).objects.filter(pk=outsider.pk).update(username=name)
+    row(place, 41, user_name=name, account="other")
+    outside.follow(place.uid)
+    assert not Job.objects.exists()
 
 
 def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team: Any, admin: Any, client: Any) -> None:

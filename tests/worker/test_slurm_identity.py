@@ -12,6 +12,7 @@ import pytest
 
 from apps.audit.models import Entry
 from apps.clusters.models import Cluster
+from apps.clusters.slurm_selectors import slurm_user_of
 from apps.clusters.slurm_services import slurm_account_put, slurm_user_put
 from apps.core.errors import InvalidInput
 from apps.jobs.services import job_preview, job_stop, job_submit
@@ -115,6 +116,20 @@ def test_nobody_submits_without_a_user(keyed: Cluster, team: Any, owner: Any, op
     Cluster.objects.filter(pk=keyed.pk).update(same_names=True)
     keyed.refresh_from_db()
     assert job_preview(actor=actor_of(owner), team=team, cluster=keyed, spec=spec).slurm_user == "owner"
+
+
+def test_the_same_name_gives_nobody_anothers_rights(keyed: Cluster, owner: Any, outsider: Any, operator: Any) -> None:
+    Cluster.objects.filter(pk=keyed.pk).update(same_names=True)
+    keyed.refresh_from_db()
+    assert slurm_user_of(keyed, actor_of(outsider)) == "outsider"
+    slurm_user_put(actor=actor_of(operator), cluster=keyed, user_name="outsider", user=owner)
+    assert slurm_user_of(keyed, actor_of(owner)) == "outsider"
+    assert slurm_user_of(keyed, actor_of(outsider)) == "", "the name is the owner's there"
+    for name in ("root", "slurm", keyed.user_name, "two words", "9to5", "a" * 61, "línea", "name\n"):
+        outsider.username = name
+        assert slurm_user_of(keyed, actor_of(outsider)) == "", name
+    slurm_user_put(actor=actor_of(operator), cluster=keyed, user_name="o1", user=outsider)
+    assert slurm_user_of(keyed, actor_of(outsider)) == "o1", "a mapping says more than a name"
 
 
 def test_a_job_goes_as_its_owner_and_its_stop_as_who_asked(

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+import time_machine
+from django.db import transaction
 
 from apps.audit.models import Event
-from apps.clusters.models import Cluster
+from apps.clusters.models import Cluster, Node
 from apps.clusters.slurm_models import SlurmLimit
 from apps.clusters.slurm_services import slurm_account_put
 from apps.costs.models import Budget
-from apps.costs.services import budget_set
+from apps.costs.selectors import standing_of
+from apps.costs.services import budget_set, charge, month_open
+from apps.costs.states import Unit
 from apps.jobs.limit_selectors import allowance_of
-from apps.jobs.selectors import current_attempt
+from apps.jobs.models import Job
+from apps.jobs.selectors import current_attempt, job_sums
 from apps.jobs.sentences import waiting_sentence
+from apps.jobs.services import job_submit
 from tests.conftest import actor_of
 from worker import doors
 from worker.providers import values as v
@@ -120,6 +128,49 @@ def test_an_empty_budget_is_written_at_once_and_explained(
     assert "GPUs at once" in waiting_sentence(job, attempt)
     attempt.observed_reason = "Priority"
     assert "budget" not in waiting_sentence(job, attempt)
+
+
+def test_a_new_month_has_its_budget_and_the_old_ones_holds(
+    place: Cluster, team: Any, owner: Any, spec: Any, slurm: FakeAccounting
+) -> None:
+    with time_machine.travel(datetime(2026, 11, 30, 23, 50, tzinfo=UTC), tick=False) as when:
+        with transaction.atomic():
+            month_open(team)
+        had = Budget.objects.get(team=team).usd_per_month
+        job_submit(actor=actor_of(owner), team=team, cluster=place, spec=spec)
+        slurm.used = 5000
+        limits.reconcile(place.uid)
+        first = slurm.writes[-1][2]
+        when.shift(timedelta(minutes=11))
+        assert standing_of(team, Unit.USD).limit == 0, "nobody has opened the month"
+        slurm.used = 50_000
+        limits.reconcile(place.uid)
+        left = slurm.accounts["nlp-lab"][1] - 50_000
+        per_min = Job.objects.get().usd_per_gpu_hour / 60
+        assert left == int(had / per_min) + 16 * 60, "the whole budget, and what the job of the old month holds"
+        assert first is not None
+        with transaction.atomic():
+            month_open(team)
+        assert allowance_of(team, place).left_gpu_min == left, "opening the month changes nothing"
+
+
+def test_a_job_that_is_paid_for_fits_where_dearer_nodes_join(
+    place: Cluster, team: Any, owner: Any, admin: Any, spec: Any
+) -> None:
+    job = job_submit(actor=actor_of(owner), team=team, cluster=place, spec=replace(spec, nodes=1, time_limit_min=600))
+    had = Budget.objects.get(team=team)
+    held = job_sums(job).held
+    budget_set(actor=actor_of(admin), team=team, usd_per_month=held, expected_version=had.version)
+    node = Node.objects.filter(cluster=place)[0]
+    node.pk, node.uid, node.name = None, "nod_dearer", "b200-1"
+    node.gpu_type, node.instance_type = "b200", "p6-b200.48xlarge"
+    node.save()
+    assert allowance_of(team, place).left_gpu_min == 8 * 600
+    attempt = current_attempt(job)
+    assert attempt is not None
+    with transaction.atomic():
+        charge(team, Unit.GPU_HOURS, Decimal(8), key="some", subject=job.uid, detail=attempt.uid)
+    assert allowance_of(team, place).left_gpu_min == 8 * 540, "what was charged is in Slurm's own count"
 
 
 def test_a_change_by_hand_is_told_and_repaired(place: Cluster, team: Any, slurm: FakeAccounting) -> None:

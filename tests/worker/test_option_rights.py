@@ -1,0 +1,50 @@
+"""Options that would pass others in the queue, or take GPUs that nobody holds money for, are refused at the submit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from apps.jobs.services import job_preview
+from apps.teams.models import Membership
+from tests.conftest import actor_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def keeper(operator: Any, team: Any) -> Any:
+    """An operator who is in the team, too."""
+    Membership.objects.create(team=team, user=operator, role="researcher")
+    return operator
+
+
+def problems(actor: Any, team: Any, cluster: Any, spec: Any) -> list[str]:
+    found = job_preview(actor=actor_of(actor), team=team, cluster=cluster, spec=spec).problems
+    return [p.code for p in found]
+
+
+@pytest.mark.parametrize("option", ["--nice=-5000", "--nice=' -1'", "--priority=900000", "--priority=TOP", "--prio=7"])
+def test_only_operators_pass_others(team: Any, owner: Any, keeper: Any, cluster: Any, spec: Any, option: str) -> None:
+    given = replace(spec, slurm_options=(option,))
+    assert problems(owner, team, cluster, given) == ["operators"]
+    assert problems(keeper, team, cluster, given) == []
+
+
+@pytest.mark.parametrize("option", ["--nice", "--nice=50", "--nice=0"])
+def test_whoever_lets_others_pass_may(team: Any, owner: Any, cluster: Any, spec: Any, option: str) -> None:
+    assert problems(owner, team, cluster, replace(spec, slurm_options=(option,))) == []
+
+
+@pytest.mark.parametrize(
+    "option", ["--ntasks-per-gpu=1", "--ntasks-per-tres=1", "--cpus-per-gpu=4", "--mem-per-gpu=16G"]
+)  # fmt: skip
+def test_what_counts_by_gpus_needs_gpus(
+    team: Any, owner: Any, keeper: Any, cluster: Any, spec: Any, option: str
+) -> None:
+    none = replace(spec, gpus_per_node=0, gpu_type="", slurm_options=("--ntasks=16", option))
+    for person in (owner, keeper):
+        assert problems(person, team, cluster, none) == ["no-gpus"]
+    assert problems(owner, team, cluster, replace(spec, slurm_options=(option,))) == []
