@@ -10,12 +10,16 @@ from typing import Any
 from django.utils.translation import gettext_noop as _
 
 from apps.core.said import Said, said
+from apps.jobs.action_models import JobAction
+from apps.jobs.action_states import ActionKind, ActionPhase
 from apps.jobs.array_rules import AGAIN, MAX_TASKS, array_of, tasks_in
 from apps.jobs.models import Attempt, Job
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.queue_observations import FINAL_TRIES
 from apps.jobs.rules import is_final_state
 
+#: Failed ends of a task for which a faulty node may be to blame.
+_MAY_BE_THE_NODES = frozenset({"FAILED", "OUT_OF_MEMORY"})
 _COLUMNS = (
     "id",
     "attempt__number",
@@ -147,13 +151,29 @@ def tally_of(attempt: Attempt) -> Tally:
     )
 
 
-def tasks_to_run_again(job: Job, ended: Attempt) -> tuple[int, ...]:
+def tasks_to_run_again(job: Job, ended: Attempt, failed_node: str = "") -> tuple[int, ...]:
     """Tasks of an ended attempt that the next one repeats: those that neither succeeded nor failed by themselves.
 
-    Where the attempt was stopped as a whole, all that had not ended by then.
+    Where the attempt was stopped as a whole, all that had not ended by then. What failed on ``failed_node`` is that
+    node's failure; a task that a person cancelled stays cancelled. All of them where nothing is known of any; none
+    where nothing is left to repeat.
     """
     again = AGAIN | {"CANCELLED", ""} if ended.stop_reason else AGAIN
-    return tuple(t.number for t in tasks_of(job) if t.attempt == ended.number and (t.state in again or not t.has_ended))
+    cancelled = _tasks_cancelled(job)
+
+    def is_wanted(task: Task) -> bool:
+        if task.attempt != ended.number or task.number in cancelled:
+            return False
+        of_node = task.state in _MAY_BE_THE_NODES and bool(failed_node) and failed_node in task.nodes
+        return of_node or task.state in again or not task.has_ended
+
+    return tuple(task.number for task in tasks_of(job) if is_wanted(task))
+
+
+def _tasks_cancelled(job: Job) -> frozenset[int]:
+    """Tasks that someone cancelled one by one."""
+    done = JobAction.objects.filter(job=job, kind=ActionKind.CANCEL_TASK, phase=ActionPhase.DONE)
+    return frozenset(int(given["task"]) for given in done.values_list("parameters", flat=True))
 
 
 def tasks_words(attempt: Attempt) -> Said:

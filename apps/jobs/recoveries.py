@@ -13,7 +13,7 @@ from apps.core.said import brief, said
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.jobs.array_rules import compressed
-from apps.jobs.array_selectors import tasks_to_run_again
+from apps.jobs.array_selectors import tasks_to_run_again, worst_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import has_fatal_finding, job_end, job_event
 from apps.jobs.retry_rules import STOP, Decision, decide, parse_rules
@@ -26,7 +26,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     """Start the next attempt from the newest complete checkpoint without the failed node.
 
     Returns None with the job WAITING_BUDGET when the money cannot be held, or ended where the rules say that another
-    attempt would be pointless.
+    attempt would be pointless or no task of an array is left to repeat.
     """
     is_failure = ended.phase != AttemptPhase.REQUEUED
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
@@ -34,6 +34,10 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     decision = decide(failure, parse_rules(job.retry_rules))
     if decision.rule == "infrastructure" and not failed and len(ended.nodes) == 1:
         failed = ended.nodes[0]
+    array, tasks = _array_again(job, ended, failed)
+    if not tasks and decision.verb != STOP:
+        _end_with_its_tasks(job)
+        return None
     if job.phase not in (JobPhase.RECOVERING, JobPhase.WAITING_BUDGET):
         _decided(job, ended, decision)
     if decision.verb == STOP:
@@ -44,7 +48,6 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
     # Each task of an array has a folder of its own and finds its own checkpoints there.
     newest = None if job.array else newest_complete(job.series)
-    array, tasks = _array_again(job, ended)
     hours, usd = (
         part * tasks for part in hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
     )
@@ -96,6 +99,26 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     return attempt
 
 
+def job_short_of_tasks(job: Job) -> bool:
+    """End an array job by its lowest task that did not succeed; False, and nothing done, where all succeeded."""
+    task = worst_of(job)
+    if task is None:
+        return False
+    # Of a task that was cancelled before it began the scheduler may have shown nothing at all.
+    text = said(_("task %(task)s: %(state)s"), task=task.number, state=task.state or "CANCELLED")
+    job_end(job, JobPhase.FAILED, reason="ArrayTasks", message=text, exit_code=task.exit_code)
+    return True
+
+
+def _end_with_its_tasks(job: Job) -> None:
+    """The end of an array of which no task is left to repeat."""
+    if job_short_of_tasks(job):
+        return
+    if job.phase == JobPhase.WAITING_BUDGET:
+        move(job, JOB_TRANSITIONS, JobPhase.RECOVERING)
+    job_end(job, JobPhase.SUCCEEDED)
+
+
 def _decided(job: Job, ended: Attempt, decision: Decision) -> None:
     """Every decision is told with the rule that made it."""
     job_event(
@@ -109,12 +132,12 @@ def _decided(job: Job, ended: Attempt, decision: Decision) -> None:
     )
 
 
-def _array_again(job: Job, ended: Attempt) -> tuple[str, int]:
-    """The tasks of the next attempt and how many; all of them where nothing is known of any."""
+def _array_again(job: Job, ended: Attempt, failed_node: str) -> tuple[str, int]:
+    """The tasks of the next attempt and how many: none where nothing is left to repeat."""
     if not job.array:
         return "", 1
-    again = tasks_to_run_again(job, ended)
+    again = tasks_to_run_again(job, ended, failed_node)
     if not again:
-        return ended.array, ended.tasks
+        return "", 0
     _numbers, percent, limit = job.array.partition("%")
     return compressed(again) + percent + limit, len(again)

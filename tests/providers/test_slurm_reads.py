@@ -158,6 +158,16 @@ def test_accounting_that_is_not_configured_is_seen_in_the_answer() -> None:
         Server(**routes).scheduler().job("12")
 
 
+@pytest.mark.parametrize(("asked", "looked"), [({}, "owner"), ({"user_name": "u7"}, "u7")])
+def test_accounting_is_searched_for_the_user_who_is_meant(asked: dict[str, str], looked: str) -> None:
+    routes = {"GET db/jobs": {"jobs": [ACCOUNTED]}}
+    server = Server(**routes, jobs={"jobs": []}, diag={"statistics": {}})
+    (only,) = server.scheduler().jobs_by_comment("uid", **asked)
+    assert only.scheduler_id == "12"
+    (sent,) = [one for one in server.requests if "/slurmdb/" in one.url.path and one.url.path.endswith("/jobs")]
+    assert sent.url.params["users"] == looked
+
+
 def test_the_newest_record_of_a_requeued_job_counts() -> None:
     later = {**ACCOUNTED, "state": {"current": "COMPLETED"}, "time": {**ACCOUNTED["time"], "submission": 1_795_999_999}}
     listing = {"jobs": [later, ACCOUNTED]}

@@ -104,7 +104,9 @@ class FakeScheduler:
             raise NotFound("no such job", source="slurm")
         return self.jobs[scheduler_id]
 
-    def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
+    def jobs_by_comment(
+        self, comment: str, since: datetime | None = None, *, user_name: str = ""
+    ) -> tuple[v.SchedulerJob, ...]:
         self.calls.before("jobs_by_comment")
         return tuple(j for j in self.jobs.values() if j.comment == comment)
 

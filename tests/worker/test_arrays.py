@@ -15,8 +15,12 @@ from apps.core import clock
 from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
 from apps.intents.models import Intent
-from apps.jobs.array_selectors import tasks_of
+from apps.jobs.action_models import JobAction
+from apps.jobs.action_rules import wish_of
+from apps.jobs.action_services import job_act
+from apps.jobs.array_selectors import tasks_of, tasks_to_run_again
 from apps.jobs.models import Attempt, Job
+from apps.jobs.observations import attempt_stop
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
 from apps.jobs.services import job_preview, job_submit
@@ -186,3 +190,61 @@ def test_ten_thousand_tasks_write_few_rows(
     bad = replace(given, array="0-9999999")
     problems = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=bad).problems
     assert [p.pointer for p in problems] == ["/array"]
+
+
+def test_a_task_that_failed_on_the_blamed_node_runs_again(
+    array: Job, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    show(scheduler, array, t0="COMPLETED", t1="FAILED", t2="COMPLETED", t3="RUNNING")
+    look(array, tick)
+    attempt_stop(last(array), "NodeFailure", "p5-4")
+    scheduler.jobs["100"] = replace(scheduler.jobs["100"], state="FAILED", exit_code=1, ended_at=clock.now())
+    look(array, tick)
+    work("job.reconcile")
+    # Task 1 failed on another node: by itself.
+    assert (last(array).number, last(array).array, last(array).tasks) == (2, "3%2", 1)
+    assert last(array).excluded_nodes == ["p5-4"]
+
+
+def _cancel_task(job: Job, owner: Any, scheduler: FakeScheduler, task: int, work: Any) -> None:
+    job_act(actor=actor_of(owner), job=fresh(job), wish=wish_of("CANCEL_TASK", {"task": task}))
+    work("job.act")
+    assert JobAction.objects.get(job=job).phase == "DONE"
+    key = next(key for key, one in scheduler.jobs.items() if one.array_task == task)
+    scheduler.jobs[key] = replace(scheduler.jobs[key], state="CANCELLED", ended_at=clock.now())
+
+
+def test_a_cancelled_task_does_not_come_back(
+    array: Job, owner: Any, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    show(scheduler, array, t0="COMPLETED", t1="COMPLETED", t2="RUNNING", t3="RUNNING")
+    look(array, tick)
+    _cancel_task(array, owner, scheduler, 2, work)
+    attempt_stop(last(array), "NodeFailure", "p5-4")
+    scheduler.jobs["100"] = replace(scheduler.jobs["100"], state="CANCELLED", ended_at=clock.now())
+    look(array, tick)
+    work("job.reconcile")
+    assert (last(array).number, last(array).array, last(array).tasks) == (2, "3%2", 1)
+
+
+def test_the_job_ends_where_no_task_is_left_to_repeat(
+    array: Job, owner: Any, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    show(scheduler, array, t0="COMPLETED", t1="COMPLETED", t2="RUNNING", t3="COMPLETED")
+    look(array, tick)
+    _cancel_task(array, owner, scheduler, 2, work)
+    attempt_stop(last(array), "NodeFailure", "p5-3")
+    look(array, tick)
+    work("job.reconcile")
+    ended = fresh(array)
+    assert last(array).number == 1
+    assert (ended.phase, ended.reason) == ("FAILED", "ArrayTasks")
+    assert "task 2: CANCELLED" in str(ended.message)
+    assert standing_of(array.team, Unit.USD).held == standing_of(array.team, Unit.GPUS).held == 0
+    assert ledger_check().is_balanced
+
+
+def test_an_array_of_which_nothing_is_known_runs_again_whole(array: Job) -> None:
+    QueueEntry.objects.all().delete()
+    attempt_stop(last(array), "NodeFailure", "p5-4")
+    assert tasks_to_run_again(array, last(array), "p5-4") == (0, 1, 2, 3)

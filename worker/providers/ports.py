@@ -120,8 +120,13 @@ class Scheduler(Protocol):
         """One job, from the queue or, once it left, from accounting; ``NotFound`` if neither knows it."""
         ...
 
-    def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
-        """Jobs with this comment in the queue or in accounting, oldest first: the answer to a doubt after submit."""
+    def jobs_by_comment(
+        self, comment: str, since: datetime | None = None, *, user_name: str = ""
+    ) -> tuple[v.SchedulerJob, ...]:
+        """Jobs with this comment in the queue or in accounting, oldest first: the answer to a doubt after submit.
+
+        ``user_name`` is whose they are ("": our own user's).
+        """
         ...
 
     def submit(self, request: v.SubmitRequest) -> v.SubmitReceipt:

@@ -7,6 +7,8 @@ time-out) is searched for by that comment before anything is sent again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 
 from django.conf import settings
@@ -18,12 +20,12 @@ from apps.core.said import Said, said
 from apps.intents.services import intent_ask
 from apps.jobs import observations as obs
 from apps.jobs.action_observations import limit_follow
-from apps.jobs.array_selectors import tasks_words, worst_of
+from apps.jobs.array_selectors import tasks_words
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
 from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
-from apps.jobs.recoveries import job_recover
+from apps.jobs.recoveries import job_recover, job_short_of_tasks
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin, JobPhase
@@ -33,6 +35,7 @@ from worker.engine import DONE, Outcome, again
 from worker.jobscript import submit_request
 from worker.providers.errors import AccessDenied, InvalidRequest, NotFound, ProviderError
 from worker.providers.ports import Scheduler
+from worker.providers.values import SchedulerJob
 
 POLL_S = 5.0
 #: How long after a submit call began its job may still turn up; longer than the call's own time-out.
@@ -114,8 +117,10 @@ def _submit(job: Job, attempt: Attempt) -> Outcome:
     if room.must_wait:
         obs.job_held_back(job, attempt, held_words(job, room))
         return again(HELD_S)
+    # A door that does not open leaves no doubt behind: nothing was sent.
+    scheduler = doors.scheduler_for(job.cluster, job.slurm_user)
     obs.attempt_submitting(attempt, room.late)
-    return _send(job, attempt, doors.scheduler_for(job.cluster, job.slurm_user))
+    return _send(job, attempt, scheduler)
 
 
 def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
@@ -176,16 +181,19 @@ def _refused_user(job: Job, error: AccessDenied) -> Said | None:
 
 
 def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
-    """A submit call whose end nobody saw: search first, send again only when it cannot turn up any more."""
-    scheduler = doors.scheduler_for(job.cluster, job.slurm_user)
+    """A submit call whose end nobody saw: search first, send again only when it cannot turn up any more.
+
+    The search goes as the cluster's own user: it must not hang on what a person's token needs.
+    """
     since = attempt.submit_started_at or attempt.created_at
-    found = scheduler.jobs_by_comment(attempt.uid, since - timedelta(minutes=5))
+    own = doors.scheduler_for(job.cluster)
+    found = own.jobs_by_comment(attempt.uid, since - timedelta(minutes=5), user_name=job.slurm_user)
     if found:
-        obs.attempt_submitted(attempt, found[0].scheduler_id)
-        for extra in found[1:]:
-            # Two of one attempt must never run: the first submitted counts.
-            if not is_final_state(extra.state):
-                scheduler.cancel(extra.scheduler_id)
+        first, *others = _submits(found).items()
+        # Two of one attempt must never run: the first submitted counts. Its number is written last, since nobody
+        # looks for the others once it stands.
+        _end_copies(job, [number for number, is_live in others if is_live])
+        obs.attempt_submitted(attempt, first[0])
         return again(0)
     if clock.now() - since < DOUBT:
         return again(POLL_S)
@@ -196,9 +204,33 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     if room.must_wait:
         obs.job_held_back(job, attempt, held_words(job, room))
         return again(HELD_S)
+    scheduler = doors.scheduler_for(job.cluster, job.slurm_user)
     if not obs.attempt_submit_again(attempt, room.late):
         return again(1)
     return _send(job, attempt, scheduler)
+
+
+def _submits(found: Iterable[SchedulerJob]) -> dict[str, bool]:
+    """The submits behind these records by number, in their order, and whether anything of each has not ended.
+
+    All tasks of an array and all parts of a heterogeneous job are of one submit.
+    """
+    submits: dict[str, bool] = {}
+    for one in found:
+        number = one.array_id or one.het_id or one.scheduler_id
+        submits[number] = submits.get(number, False) or not is_final_state(one.state)
+    return submits
+
+
+def _end_copies(job: Job, numbers: Iterable[str]) -> None:
+    """End further submits of one attempt, as the user they belong to or, where that door is shut, as the cluster's."""
+    for number in numbers:
+        try:
+            scheduler = doors.scheduler_for(job.cluster, job.slurm_user)
+        except (AccessDenied, InvalidRequest):
+            scheduler = doors.scheduler_for(job.cluster)
+        with suppress(NotFound):
+            scheduler.cancel(number)
 
 
 def _follow(job: Job, attempt: Attempt) -> Outcome:
@@ -348,10 +380,8 @@ def _after_end(job: Job, attempt: Attempt) -> Outcome:
         AttemptPhase.REFUSED: JobPhase.FAILED,
     }
     phase = AttemptPhase(attempt.phase)
-    if job.array and phase == AttemptPhase.SUCCEEDED and (task := worst_of(job)) is not None:
+    if job.array and phase == AttemptPhase.SUCCEEDED and job_short_of_tasks(job):
         # Its last tasks succeeded; one of an earlier attempt had failed by itself.
-        text = said(_("task %(task)s: %(state)s"), task=task.number, state=task.state)
-        obs.job_end(job, JobPhase.FAILED, reason="ArrayTasks", message=text, exit_code=task.exit_code)
         return DONE
     if phase == AttemptPhase.FAILED and job.stop_kind != "cancel" and not job.array:
         return _decide(job, attempt)

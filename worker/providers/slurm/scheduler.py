@@ -145,10 +145,13 @@ class SlurmScheduler:
             raise e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
         return decode.guarded(decode.output_file, records[0], "job")
 
-    def jobs_by_comment(self, comment: str, since: datetime | None = None) -> tuple[v.SchedulerJob, ...]:
+    def jobs_by_comment(
+        self, comment: str, since: datetime | None = None, *, user_name: str = ""
+    ) -> tuple[v.SchedulerJob, ...]:
         """Jobs with this comment in the queue or in accounting, oldest first: the answer to a doubt after submit.
 
-        ``since`` bounds the search of accounting (default: the last week).
+        ``since`` bounds the search of accounting (default: the last week), ``user_name`` whose jobs it looks through
+        ("": our own user's).
         """
         if not comment:
             raise e.InvalidRequest("jobs are searched by a comment that is not empty", source=se.SOURCE, code="comment")
@@ -161,8 +164,8 @@ class SlurmScheduler:
         found = {job.scheduler_id: job for job in queued if job.comment == comment}
         in_queue = frozenset(found)
         params: dict[str, str] = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
-        if not self._rest.old and self._user:
-            params["users"] = self._user
+        if not self._rest.old and (user_name or self._user):
+            params["users"] = user_name or self._user
         for job in self._accounting("/slurmdb/{v}/jobs", params):
             if job.comment != comment:
                 continue
