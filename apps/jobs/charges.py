@@ -11,9 +11,9 @@ from django.db.models import F, Q
 from apps.core import units
 from apps.costs import services as ledger
 from apps.costs.states import Unit
-from apps.jobs.models import Attempt
+from apps.jobs.models import Attempt, Job
 from apps.jobs.queue_models import QueueEntry
-from apps.jobs.rules import gpu_hours
+from apps.jobs.rules import gpu_hours, is_final_state
 
 #: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
 LIMIT_GRACE = timedelta(minutes=5)
@@ -27,18 +27,35 @@ def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
         return _charge_tasks(attempt, until)
     job = attempt.job
     start = max(attempt.started_at, attempt.charged_until_at or attempt.started_at)
-    # Slurm ends a job at its limit: whatever the clock says, longer than that it has not run.
-    until = min(until, attempt.started_at + timedelta(minutes=job.time_limit_min) + LIMIT_GRACE)
+    row = QueueEntry.objects.filter(attempt=attempt, scheduler_id=attempt.scheduler_id).order_by("pk").last()
+    most = attempt.started_at + _longest(job)
+    # The end that Slurm tells of what was shown running past its limit is believed.
+    is_told = start > most and attempt.ended_at is not None and is_final_state(attempt.observed_state)
+    if not is_told and not (row is not None and _is_shown(job, row.state, row.gone_at, until)):
+        until = min(until, most)
     if until <= start:
         return Decimal(0)
     seconds = (until - start).total_seconds()
+    # Options of its script may have given it more than the form tells of.
+    gpus = max(job.gpus, row.gpus) if row is not None else job.gpus
     with transaction.atomic():
         if not _reach(attempt, until):
             return Decimal(0)
-        memo = f"{units.duration(seconds)} × {job.gpus} GPUs"
-        usd = _post(attempt, until, gpu_hours(job.gpus, seconds), memo)
+        usd = _post(attempt, until, gpu_hours(gpus, seconds), f"{units.duration(seconds)} × {gpus} GPUs")
     attempt.charged_until_at = until
     return usd
+
+
+def _longest(job: Job) -> timedelta:
+    """Slurm ends a job at its limit: what was never shown to run longer has not, whatever the clock."""
+    return timedelta(minutes=job.time_limit_min) + LIMIT_GRACE
+
+
+def _is_shown(job: Job, state: str, gone_at: datetime | None, until: datetime) -> bool:
+    """Whether the queue was read at an instant or later and still showed it running, past its limit or not."""
+    read_at = job.cluster.queue_read_at
+    is_running = gone_at is None and state != "PENDING" and not is_final_state(state)
+    return is_running and read_at is not None and until <= read_at
 
 
 def _reach(attempt: Attempt, until: datetime) -> bool:
@@ -60,7 +77,6 @@ def _post(attempt: Attempt, until: datetime, hours: Decimal, what: str) -> Decim
 def _charge_tasks(attempt: Attempt, until: datetime) -> Decimal:
     """One posting for all tasks: each by the time it ran since it was charged last, kept on its own entry."""
     job = attempt.job
-    longest = timedelta(minutes=job.time_limit_min) + LIMIT_GRACE
     due = QueueEntry.objects.filter(attempt=attempt, started_at__isnull=False).exclude(state="PENDING")
     is_open = Q(ended_at__isnull=True) | Q(charged_until_at__isnull=True) | Q(charged_until_at__lt=F("ended_at"))
     due = due.filter(is_open)
@@ -68,15 +84,22 @@ def _charge_tasks(attempt: Attempt, until: datetime) -> Decimal:
         if not _reach(attempt, until):
             return Decimal(0)
         seconds, tasks = 0.0, 0
-        for started, ended, charged in due.values_list("started_at", "ended_at", "charged_until_at"):
+        columns = ("started_at", "ended_at", "charged_until_at", "gone_at", "state")
+        for started, ended, charged, gone, state in due.values_list(*columns):
             if started is None:
                 continue
             begin = max(started, charged or started)
-            end = min(ended or until, until, started + longest)
+            # One that left the queue ran no longer than that, until accounting tells its end.
+            end = min(ended or gone or until, until)
+            most = started + _longest(job)
+            if not (ended is not None and begin > most) and not _is_shown(job, state, gone, until):
+                end = min(end, most)
             if end > begin:
                 seconds += (end - begin).total_seconds()
                 tasks += 1
-        due.filter(ended_at__isnull=True).update(charged_until_at=until)
+        without_end = due.filter(ended_at__isnull=True)
+        without_end.exclude(gone_at__lte=until).update(charged_until_at=until)
+        without_end.filter(gone_at__lte=until).update(charged_until_at=F("gone_at"))
         due.filter(ended_at__isnull=False).update(charged_until_at=F("ended_at"))
         usd = Decimal(0)
         if seconds > 0:
