@@ -14,6 +14,7 @@ from django.db.models import Q
 
 from apps.clusters.models import Cluster
 from apps.core import clock
+from apps.jobs.array_rules import tasks_in
 from apps.jobs.models import Attempt
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.rules import is_final_state
@@ -281,7 +282,13 @@ def _final_columns(known: Mapping[str, Any], final: object | None) -> dict[str, 
     # A record from before this job was submitted is of an earlier job under the same number.
     if told["ended_at"] is not None and known["submitted_at"] is not None and told["ended_at"] < known["submitted_at"]:
         return {}
-    return {name: told[name] for name in _FINAL if told[name] not in (None, "", [])} | {"expected_start_at": None}
+    columns = {name: told[name] for name in _FINAL if told[name] not in (None, "", [])} | {"expected_start_at": None}
+    if known["array_task"] is None and told["array_task"] is not None:
+        # The row stood for all that waited; the array's own number is that of the one that began last.
+        if told["array_task"] not in (tasks_in(known["array_pending"]) or (told["array_task"],)):
+            return {}
+        columns |= {"array_task": told["array_task"], "array_pending": ""}
+    return columns
 
 
 def entries_without_end(cluster: Cluster, limit: int = 100) -> list[QueueEntry]:

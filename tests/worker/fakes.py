@@ -96,7 +96,9 @@ class FakeScheduler:
 
     def accounted(self, scheduler_ids: Sequence[str]) -> tuple[v.SchedulerJob, ...]:
         self.calls.before("accounted")
-        return tuple(self.accounting[key] for key in scheduler_ids if key in self.accounting)
+        # Of an array's number all its tasks, as Slurm's accounting answers.
+        asked = set(scheduler_ids)
+        return tuple(job for key, job in self.accounting.items() if key in asked or job.array_id in asked)
 
     def job(self, scheduler_id: str) -> v.SchedulerJob:
         self.calls.before("job")

@@ -18,8 +18,10 @@ from apps.clusters.states import ClusterPhase
 from apps.core import clock
 from apps.intents.services import intent_ask
 from apps.jobs import queue_observations as mirrors
+from apps.jobs.array_observations import lacks_tasks, tasks_observe
 from apps.jobs.models import Attempt
 from apps.jobs.observations import Seen, array_observe, attempt_observe, attempt_unseen
+from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import attempts_placed
 from apps.jobs.states import AttemptPhase
 from worker import doors
@@ -122,7 +124,7 @@ def queue(uid: str) -> Outcome:
         written, skipped = 0, False
         if read.jobs is not None:
             READ.labels("slurm_queue").inc(len(read.jobs))
-            written, skipped = _compare(cluster, scheduler, memory, read.jobs, attempts)
+            written, skipped = _compare(cluster, scheduler, memory, read, attempts)
         written += _settle(cluster, scheduler, memory)
     except ProviderError as error:
         cluster_observations.cluster_unreachable(cluster, str(error))
@@ -146,10 +148,11 @@ def _compare(
     cluster: Cluster,
     scheduler: Scheduler,
     memory: _Memory,
-    listed: Sequence[v.SchedulerJob],
+    read: v.QueueRead,
     attempts: Sequence[Attempt],
 ) -> tuple[int, bool]:
     """Bring mirror and attempts up to a read; rows written, and whether something is left for the next read."""
+    listed = read.jobs or ()
     jobs = {job.scheduler_id: job for job in listed}
     changes = mirrors.entries_observe(cluster, memory.mirror, jobs)
     written = changes.created + changes.updated + mirrors.entries_link(cluster, memory.mirror, attempts)
@@ -159,6 +162,9 @@ def _compare(
         for a in attempts
         if a.scheduler_id and not a.array and _ours(jobs.get(a.scheduler_id), a) is None
     ]
+    # Where details wait for the next read, nobody can say that nothing of an array is left.
+    unseen = [] if read.left_over else _arrays_unseen(attempts, listed)
+    missing += [a.scheduler_id for a in unseen]
     without_end = [key for key in left if not mirrors.has_ended(memory.mirror.rows[key])]
     asked = list(dict.fromkeys([*missing, *without_end]))[:ENDS_PER_TICK]
     ends = _ends(scheduler, memory, asked)
@@ -179,9 +185,22 @@ def _compare(
         if job is not None:
             written += attempt_observe(attempt, seen_of(job))
     written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
+    if ends is not None:
+        told = [a for a in unseen if a.scheduler_id in asked]
+        written += sum(tasks_observe(attempt, ends.values()) for attempt in told)
+        arrays += [attempt for attempt in told if attempt not in arrays]
     written += sum(array_observe(attempt) for attempt in arrays)
     skipped = len(left) < len(changes.left) or len(missing) > ENDS_PER_TICK or (bool(missing) and ends is None)
     return written, skipped
+
+
+def _arrays_unseen(attempts: Sequence[Attempt], listed: Sequence[v.SchedulerJob]) -> list[Attempt]:
+    """Arrays of which the queue holds nothing that waits or runs, and of some of whose tasks nothing is known."""
+    arrays = [a for a in attempts if a.array and a.scheduler_id and not is_final_state(a.observed_state)]
+    if not arrays:
+        return []
+    live = {job.array_id or job.scheduler_id for job in listed if not is_final_state(job.state)}
+    return [attempt for attempt in arrays if attempt.scheduler_id not in live and lacks_tasks(attempt)]
 
 
 def _ours(job: v.SchedulerJob | None, attempt: Attempt) -> v.SchedulerJob | None:
@@ -210,7 +229,13 @@ def _settle(cluster: Cluster, scheduler: Scheduler, memory: _Memory) -> int:
     memory.settle_after = time.monotonic() + SETTLE_EVERY_S
     rows = mirrors.entries_without_end(cluster, ENDS_PER_TICK)
     ends = _ends(scheduler, memory, [row.scheduler_id for row in rows])
-    return mirrors.entries_settle(rows, ends) if rows and ends is not None else 0
+    if not rows or ends is None:
+        return 0
+    settled = mirrors.entries_settle(rows, ends)
+    for attempt in {row.attempt for row in rows if row.array_pending and row.attempt is not None}:
+        # It may have stood for several tasks.
+        settled += tasks_observe(attempt, ends.values())
+    return settled
 
 
 def _reading(before: Mapping[str, Any], read: v.QueueRead | v.NodeRead, written: int) -> dict[str, Any]:
