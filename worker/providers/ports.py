@@ -113,7 +113,7 @@ class Scheduler(Protocol):
         ...
 
     def accounted(self, scheduler_ids: Sequence[str]) -> tuple[v.SchedulerJob, ...]:
-        """These jobs as accounting knows them, of an array's number all its tasks, in one call; not the unknown ones."""
+        """These jobs as accounting knows them, in one call; of an array's number, all its tasks. No unknown ones."""
         ...
 
     def job(self, scheduler_id: str) -> v.SchedulerJob:
