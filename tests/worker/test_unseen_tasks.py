@@ -19,8 +19,9 @@ from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
 from apps.jobs.services import job_stop
 from tests.conftest import actor_of
-from tests.worker.fakes import FakeScheduler
+from tests.worker.fakes import Crash, FakeScheduler
 from tests.worker.test_arrays import array, fresh, last, look, show
+from worker.collectors import slurm
 from worker.providers.errors import NotFound, Unavailable
 
 pytestmark = pytest.mark.django_db
@@ -111,13 +112,25 @@ def test_two_left_unseen_and_two_were_seen(array: Job, scheduler: FakeScheduler,
     settled(array)
 
 
-def test_some_began_unseen_and_the_rest_was_cancelled_waiting(array: Job, scheduler: FakeScheduler, tick: Any) -> None:
+def die(*given: Any) -> int:
+    raise Crash
+
+
+def test_some_began_unseen_and_the_rest_was_cancelled_waiting(
+    array: Job, scheduler: FakeScheduler, tick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     show(scheduler, array)
     look(array, tick)
     show(scheduler, array, t0="COMPLETED")
     waiting = scheduler.jobs["100"]
     scheduler.jobs["100"] = replace(waiting, state="CANCELLED", array_pending="", ended_at=clock.now())
     leave(scheduler, *scheduler.jobs)
+    with monkeypatch.context() as patched:
+        # Killed half-way, nothing is written: the row of all that waited would speak for the one that began.
+        patched.setattr(slurm, "tasks_observe", die)
+        with pytest.raises(Crash):
+            look(array, tick)
+    assert QueueEntry.objects.get().gone_at is None
     look(array, tick)
     look(array, tick)
     assert fresh(array).has_ended
@@ -128,8 +141,6 @@ def test_some_began_unseen_and_the_rest_was_cancelled_waiting(array: Job, schedu
 def test_accounting_is_asked_again_while_it_does_not_know(
     array: Job, scheduler: FakeScheduler, tick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from worker.collectors import slurm
-
     monkeypatch.setattr(slurm, "ACCOUNTING_REST_S", 0.0)
     monkeypatch.setattr(slurm, "SETTLE_EVERY_S", 0.0)
     with time_machine.travel(clock.now(), tick=False) as clockwork:
@@ -156,8 +167,6 @@ def test_accounting_is_asked_again_while_it_does_not_know(
 def test_tasks_that_accounting_never_tells_did_not_succeed(
     array: Job, scheduler: FakeScheduler, tick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from worker.collectors import slurm
-
     monkeypatch.setattr(slurm, "SETTLE_EVERY_S", 0.0)
     with time_machine.travel(clock.now(), tick=False) as clockwork:
         show(scheduler, array, t0="COMPLETED", t1="COMPLETED", t2="COMPLETED", t3="COMPLETED")

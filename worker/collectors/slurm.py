@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 
 from apps.clusters import observations as cluster_observations
 from apps.clusters.models import Cluster
@@ -184,11 +185,12 @@ def _compare(
                 attempt_unseen(attempt)
         if job is not None:
             written += attempt_observe(attempt, seen_of(job))
-    written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
-    if ends is not None:
-        told = [a for a in unseen if a.scheduler_id in asked]
-        written += sum(tasks_observe(attempt, ends.values()) for attempt in told)
-        arrays += [attempt for attempt in told if attempt not in arrays]
+    told = [a for a in unseen if ends is not None and a.scheduler_id in asked]
+    # In one commit: between the two a row could speak for tasks that it does not know.
+    with transaction.atomic():
+        written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
+        written += sum(tasks_observe(attempt, (ends or {}).values()) for attempt in told)
+    arrays += [attempt for attempt in told if attempt not in arrays]
     written += sum(array_observe(attempt) for attempt in arrays)
     skipped = len(left) < len(changes.left) or len(missing) > ENDS_PER_TICK or (bool(missing) and ends is None)
     return written, skipped
@@ -231,11 +233,11 @@ def _settle(cluster: Cluster, scheduler: Scheduler, memory: _Memory) -> int:
     ends = _ends(scheduler, memory, [row.scheduler_id for row in rows])
     if not rows or ends is None:
         return 0
-    settled = mirrors.entries_settle(rows, ends)
-    for attempt in {row.attempt for row in rows if row.array_pending and row.attempt is not None}:
-        # It may have stood for several tasks.
-        settled += tasks_observe(attempt, ends.values())
-    return settled
+    # A row may have stood for several tasks.
+    arrays = {row.attempt for row in rows if row.array_pending and row.attempt is not None}
+    with transaction.atomic():
+        settled = mirrors.entries_settle(rows, ends)
+        return settled + sum(tasks_observe(attempt, ends.values()) for attempt in arrays)
 
 
 def _reading(before: Mapping[str, Any], read: v.QueueRead | v.NodeRead, written: int) -> dict[str, Any]:
