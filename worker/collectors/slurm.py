@@ -186,10 +186,11 @@ def _compare(
         if job is not None:
             written += attempt_observe(attempt, seen_of(job))
     told = [a for a in unseen if ends is not None and a.scheduler_id in asked]
-    # In one commit: between the two a row could speak for tasks that it does not know.
-    with transaction.atomic():
-        written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
-        written += sum(tasks_observe(attempt, (ends or {}).values()) for attempt in told)
+    if left or told:
+        # In one commit: between the two a row could speak for tasks that it does not know.
+        with transaction.atomic():
+            written += mirrors.entries_gone(cluster, memory.mirror, left, ends or {}, asked=ends is not None)
+            written += sum(tasks_observe(attempt, (ends or {}).values()) for attempt in told)
     arrays += [attempt for attempt in told if attempt not in arrays]
     written += sum(array_observe(attempt) for attempt in arrays)
     skipped = len(left) < len(changes.left) or len(missing) > ENDS_PER_TICK or (bool(missing) and ends is None)
