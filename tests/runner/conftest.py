@@ -160,7 +160,8 @@ class Bench:
         self.folder = folder
         self.spool = folder / "spool"
         self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("QD_", "SLURM"))},
+            # Without PYTHONUNBUFFERED a program's line is one write, and lines of several ranks stay whole.
+            **{k: v for k, v in os.environ.items() if not k.startswith(("QD_", "SLURM", "PYTHONUNBUFFERED"))},
             "QD_INGEST_URL": url,
             "QD_INGEST_TOKEN": "job-token",
             "QD_ATTEMPT": "a1",
