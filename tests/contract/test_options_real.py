@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from apps.jobs.sbatch import NAMES, kept_options, read_sbatch
+from tests.contract.scheduler_site import until
 from tests.contract.test_scheduler_real import needs
 from tests.labs import RealSlurm, real_slurm_lab
 from worker.providers import errors
@@ -66,7 +67,7 @@ class OptionsContract:
     """Told for each release: what its REST has no member for."""
 
     cannot: frozenset[str] = frozenset()
-    #: What its REST has no member for and the script does itself (tests/providers hold it).
+    #: What its REST has no member for and the script does itself: held by a test of its own below.
     by_script: frozenset[str] = frozenset()
     #: What its sbatch does not know yet.
     unknown: frozenset[str] = frozenset()
@@ -95,6 +96,33 @@ class OptionsContract:
                 by_rest(lab, option)
             return
         assert changes(plain[1], by_rest(lab, option)) == wanted
+
+    def test_a_warning_reaches_the_batch_script(self, lab: RealSlurm) -> None:
+        """By Slurm where REST has the member, by the script itself where it has not."""
+        work = Path(str(lab.description["work_dir"]))
+        script = "#!/bin/bash\ntrap 'echo warned > warned.txt' USR1\nfor i in $(seq 40); do sleep 1; done\n"
+        scheduler = lab.scheduler()
+        request = v.SubmitRequest(
+            script=script,
+            name="warned",
+            comment="",
+            partition="",
+            nodes=1,
+            gpus_per_node=1,
+            gpu_type="",
+            tasks_per_node=1,
+            cpus_per_task=1,
+            memory_per_node_mib=0,
+            time_limit_min=1,
+            working_directory=str(work),
+            environment={},
+            options=("--signal=B:USR1@55",),
+        )
+        job = scheduler.submit(request).scheduler_id
+        until("the warning", (work / "warned.txt").exists, 40)
+        assert scheduler.job(job).state == "RUNNING"
+        scheduler.cancel(job)
+        (work / "warned.txt").unlink()
 
     def test_every_option_that_sbatch_tells_of_is_known(self, lab: RealSlurm) -> None:
         text = sbatch(lab, "--help")

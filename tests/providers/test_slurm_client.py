@@ -17,7 +17,7 @@ import pytest
 from tests.providers.slurm_answers import Server, request
 from worker.providers import errors as e
 from worker.providers import values as v
-from worker.providers.slurm import SlurmScheduler, decode, expiry_of, mint_jwt
+from worker.providers.slurm import SlurmScheduler, decode, encode, expiry_of, mint_jwt
 from worker.providers.slurm import errors as slurm_errors
 
 # --- broken answers ------------------------------------------------------------------------------
@@ -447,3 +447,39 @@ def test_the_client_needs_no_shell() -> None:
 )
 def test_the_tasks_of_a_pending_record(pending: str, task: int, is_there: bool) -> None:
     assert decode.lists_task(pending, task) is is_there
+
+
+def warned_request(*options: str, script: str = "#!/bin/bash\necho hi\n") -> v.SubmitRequest:
+    return v.SubmitRequest(
+        script=script,
+        name="warned",
+        comment="",
+        partition="",
+        nodes=1,
+        gpus_per_node=0,
+        gpu_type="",
+        tasks_per_node=1,
+        cpus_per_task=1,
+        memory_per_node_mib=0,
+        time_limit_min=10,
+        working_directory="/tmp",
+        environment={},
+        options=options,
+    )
+
+
+def test_v38_lets_the_script_warn_itself() -> None:
+    body = encode.submit(warned_request("--signal=B:USR1@120", "--nice=5"), "v0.0.38")
+    first, second, rest = body["script"].split("\n", 2)
+    assert (first, rest) == ("#!/bin/bash", "echo hi\n")
+    assert second.startswith('(sleep 480; exec scancel --batch --signal=USR1 "$SLURM_JOB_ID")')
+    assert second.endswith("&")
+    assert body["job"]["nice"] == 5
+    assert "signal" not in body["job"]
+
+
+def test_later_versions_leave_the_warning_to_slurm() -> None:
+    body = encode.submit(warned_request("--signal=B:USR1@120"), "v0.0.42")
+    assert body["script"] == "#!/bin/bash\necho hi\n"
+    assert body["job"]["kill_warning_signal"] == "USR1"
+    assert body["job"]["kill_warning_delay"]["number"] == 120
