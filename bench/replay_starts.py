@@ -97,8 +97,8 @@ def submit(scheduler: Any, lab: Any, number: int, chance: random.Random) -> None
     )
 
 
-def replay(lab: Any, jobs: int) -> dict[str, Any]:
-    """Feed the queue, look at it as the worker does, and compare."""
+def replay(lab: Any, jobs: int, keep: str = "") -> dict[str, Any]:
+    """Feed the queue, look at it as the worker does, and compare; each expectation into the file `keep`, if named."""
     from apps.clusters.models import Cluster
     from apps.clusters.states import ClusterPhase
     from apps.jobs.models import QueueEntry
@@ -146,6 +146,9 @@ def replay(lab: Any, jobs: int) -> dict[str, Any]:
         time.sleep(TICK_S)
     took = time.monotonic() - began
     known = [one for one in told.values() if one.started_at is not None]
+    if keep:
+        lines = [json.dumps({"job": key, **vars(one)}, default=str) for key, one in told.items()]
+        Path(keep).write_text("\n".join(lines) + "\n")
     return table(known, fed, fed - len(skipped), took, longest_line)
 
 
@@ -217,6 +220,7 @@ def _run() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--json", action="store_true", help="figures as one line of JSON")
+    parser.add_argument("--keep", default="", metavar="FILE", help="write each expectation and its start there")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from tests.labs import real_slurm_lab, why_no_real_slurm
@@ -232,7 +236,7 @@ def _run() -> int:
             portal(Path(var)),
             real_slurm_lab(release=release, user="games", nodes=NODES) as lab,
         ):
-            found = replay(lab, arguments.jobs)
+            found = replay(lab, arguments.jobs, arguments.keep)
     if arguments.json:
         print(json.dumps(found))
     else:

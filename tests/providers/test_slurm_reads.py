@@ -178,14 +178,47 @@ def test_the_newest_record_of_a_requeued_job_counts() -> None:
     assert only.state == "COMPLETED"
 
 
+# --- a clock that is off -------------------------------------------------------------------------------
+
+
+def test_instants_are_told_by_our_clock_and_asked_by_slurms() -> None:
+    now = int(time.time())
+    server = Server(
+        "v0.0.42",
+        diag={"statistics": {"req_time": {"set": True, "number": now + 900}}},
+        jobs={"jobs": [old_job(start_time=now + 840, submit_time=now + 800)]},
+    )
+    server.routes["GET db/jobs"] = {"jobs": []}
+    scheduler = server.scheduler()
+    (job,) = scheduler.queue().jobs or ()
+    assert job.started_at is not None
+    assert job.submitted_at is not None
+    assert abs(job.started_at.timestamp() - (now - 60)) <= 1
+    assert abs(job.submitted_at.timestamp() - (now - 100)) <= 1
+    assert scheduler.jobs_by_comment("uid", datetime.fromtimestamp(now - 200, tz=UTC)) == (job,)
+    asked = server.requests[-1].url.params["start_time"]
+    assert abs(int(asked.removeprefix("uts")) - (now + 900 - 260)) <= 1
+
+
+@pytest.mark.parametrize("told", [{}, {"statistics": {"req_time": 3 + int(time.time())}}, {"errors": [{"error": "x"}]}])
+def test_a_clock_that_is_not_told_or_hardly_off_changes_nothing(told: dict[str, Any]) -> None:
+    began = int(time.time())
+    server = Server("v0.0.42", diag=told, jobs={"jobs": [old_job(start_time=began)]})
+    if "errors" in told:
+        server.routes["diag"] = httpx2.Response(401, json=told)
+    (job,) = server.scheduler().queue().jobs or ()
+    assert job.started_at == datetime.fromtimestamp(began, tz=UTC)
+
+
 # --- the bulk read of a big queue -----------------------------------------------------------------------
 
 
 class BigQueue(Server):
     """A queue of many jobs whose every read is counted."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__("v0.0.42", diag={"statistics": {"req_time": {"set": True, "number": int(time.time())}}})
+    def __init__(self, count: int, ahead_s: int = 0) -> None:
+        now = int(time.time()) + ahead_s
+        super().__init__("v0.0.42", diag={"statistics": {"req_time": {"set": True, "number": now}}})
         self.jobs = {
             str(number): old_job(job_id=number, job_state=["PENDING"], nodes="") for number in range(1, count + 1)
         }
@@ -244,8 +277,9 @@ def test_a_small_queue_is_read_whole_at_first() -> None:
     assert server.count("job/") == 0
 
 
-def test_after_a_doubt_only_new_jobs_of_a_big_queue_are_looked_at() -> None:
-    server = BigQueue(600)
+@pytest.mark.parametrize("ahead_s", [0, -900, 900])
+def test_after_a_doubt_only_new_jobs_of_a_big_queue_are_looked_at(ahead_s: int) -> None:
+    server = BigQueue(600, ahead_s)
     since = datetime.now(tz=UTC)
     for number in (601, 605):
         server.jobs[str(number)] = old_job(
@@ -253,7 +287,7 @@ def test_after_a_doubt_only_new_jobs_of_a_big_queue_are_looked_at() -> None:
             comment="uid-x",
             job_state=["PENDING"],
             nodes="",
-            submit_time=int(since.timestamp()) + 5,
+            submit_time=int(since.timestamp()) + 5 + ahead_s,
         )
     scheduler = server.scheduler()
     assert [job.scheduler_id for job in scheduler.jobs_by_comment("uid-x", since)] == ["601", "605"]

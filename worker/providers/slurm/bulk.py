@@ -34,6 +34,7 @@ from worker.providers import values as v
 from worker.providers.slurm import decode
 from worker.providers.slurm import errors as se
 from worker.providers.slurm.rest import Answer, Rest
+from worker.providers.slurm.server_clock import ServerClock
 from worker.providers.slurm.versions import WITHOUT_STATES
 
 #: Up to here all details in one call are cheaper than states and then details.
@@ -56,7 +57,6 @@ _CHUNK = 50
 OLDER_IN_A_ROW = 10
 #: Slurm's numbers start again from 1 above 67 million.
 _NUMBERS_MAY_START_AGAIN = 60_000_000
-_CLOCK_CHECK_S = 600.0
 _NUMBER = re.compile(r"(\d+)(?:_(\d+)|\+\d+)?")
 
 
@@ -71,8 +71,9 @@ class _State:
 class BulkReader:
     """Reads the queue of one cluster and remembers it."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: Rest, server_clock: ServerClock) -> None:
         self._rest = rest
+        self._clock = server_clock
         self._jobs: dict[str, v.SchedulerJob] = {}
         self._read_at: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
@@ -83,8 +84,6 @@ class BulkReader:
         self._calls = 0
         self._changed_at: datetime | None = None
         self._handed_at = datetime.min.replace(tzinfo=UTC)
-        self._offset_s = 0.0
-        self._offset_checked = float("-inf")
 
     def remember(self, jobs: Iterable[v.SchedulerJob], as_of: datetime | None) -> None:
         """Take over what another reader of this cluster found as of an instant."""
@@ -152,7 +151,7 @@ class BulkReader:
         answer = self._call("/slurm/{v}/jobs", "queue", params)
         if since is not None and _nothing_changed(answer):
             return answer.size_bytes, as_of
-        fresh = {job.scheduler_id: job for job in _jobs_of(answer.body)}
+        fresh = {job.scheduler_id: job for job in self._jobs_of(answer)}
         same = {key: known for key, job in fresh.items() if (known := self._jobs.get(key)) == job and known is not None}
         if len(same) != len(fresh) or len(fresh) != len(self._jobs) or not self._known:
             as_of = self._mark_changed(as_of)
@@ -168,12 +167,8 @@ class BulkReader:
 
     def _now(self) -> datetime:
         """The controller's time, a little earlier: what ``update_time`` is compared with."""
-        if time.monotonic() - self._offset_checked > _CLOCK_CHECK_S:
-            statistics = self._call("/slurm/{v}/diag", "queue").body.get("statistics")
-            told = decode.number(statistics.get("req_time")) if isinstance(statistics, Mapping) else None
-            self._offset_s = 0.0 if told is None else told - time.time()
-            self._offset_checked = time.monotonic()
-        return datetime.fromtimestamp(int(time.time() + self._offset_s) - _OVERLAP_S, tz=UTC)
+        self._clock.check(lambda: self._call("/slurm/{v}/diag", "queue"))
+        return self._clock.now() - timedelta(seconds=_OVERLAP_S)
 
     # --- states, then some details -----------------------------------------------------------------
 
@@ -214,11 +209,12 @@ class BulkReader:
         return size, self._mark_changed(as_of) if different else as_of, left_over
 
     def submitted_since(self, since: datetime) -> list[v.SchedulerJob]:
-        """Jobs of the queue that were submitted after an instant, without reading all the others.
+        """Jobs of the queue that were submitted after an instant of our clock, without reading all the others.
 
         Numbers rise with the time of submit, so the newest are looked at first, until several in a row are older
         (a requeue gives an old job a new time).
         """
+        self._clock.check(lambda: self._call("/slurm/{v}/diag", "queue"))
         keys: list[str] = []
         if self._has_states():
             try:
@@ -307,7 +303,14 @@ class BulkReader:
             answer = self._call(f"/slurm/{{v}}/job/{key}", "job")
         except e.NotFound:
             return [], 0
-        return _jobs_of(answer.body), answer.size_bytes
+        return self._jobs_of(answer), answer.size_bytes
+
+    def _jobs_of(self, answer: Answer) -> list[v.SchedulerJob]:
+        """The jobs of an answer, their instants by our clock."""
+        return [
+            self._clock.ours(decode.guarded(decode.queue_job, record, "job"))
+            for record in _records(answer.body, "jobs")
+        ]
 
 
 def _nothing_changed(answer: Answer) -> bool:
@@ -319,10 +322,6 @@ def _records(body: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(records, list):
         raise e.Unavailable(f"the answer has no list {key!r}", source=se.SOURCE, code="shape")
     return records
-
-
-def _jobs_of(body: Mapping[str, Any]) -> list[v.SchedulerJob]:
-    return [decode.guarded(decode.queue_job, record, "job") for record in _records(body, "jobs")]
 
 
 def _states_of(body: Mapping[str, Any]) -> dict[str, _State]:

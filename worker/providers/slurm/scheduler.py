@@ -17,6 +17,7 @@ from worker.providers.slurm import errors as se
 from worker.providers.slurm.bulk import BulkReader
 from worker.providers.slurm.node_reader import NodeReader
 from worker.providers.slurm.rest import Params, Rest
+from worker.providers.slurm.server_clock import ServerClock
 from worker.providers.slurm.versions import CAN_REQUEUE, SILENT_KILLS, VERSIONS
 
 #: How far back accounting is searched for a comment when the caller does not say.
@@ -45,7 +46,8 @@ class SlurmScheduler:
         versions: Sequence[str] = VERSIONS,
     ) -> None:
         self._rest = Rest(access, transport, versions)
-        self._bulk = BulkReader(self._rest)
+        self._clock = ServerClock(self._rest)
+        self._bulk = BulkReader(self._rest, self._clock)
         self._nodes = NodeReader(self._rest)
         self._scontrol = tuple(scontrol or ())
         self._lends_token = lends_token
@@ -128,7 +130,8 @@ class SlurmScheduler:
         try:
             records = self._records("GET", f"/slurm/{{v}}/job/{key}", "jobs", about="job")
             if records:
-                return decode.guarded(decode.queue_job, records[0], "job")
+                self._clock.check()
+                return self._clock.ours(decode.guarded(decode.queue_job, records[0], "job"))
             missing = e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
         except e.NotFound as error:
             missing = error
@@ -155,7 +158,8 @@ class SlurmScheduler:
         """
         if not comment:
             raise e.InvalidRequest("jobs are searched by a comment that is not empty", source=se.SOURCE, code="comment")
-        # A minute earlier, for clocks that disagree.
+        self._clock.check()
+        # A minute earlier, for clocks that disagree a little.
         start_at = datetime.now(tz=UTC) - ACCOUNTING_WINDOW if since is None else since - timedelta(minutes=1)
         if since is None:
             queued: Iterable[v.SchedulerJob] = self._bulk.read(None, complete=True).jobs or ()
@@ -163,7 +167,10 @@ class SlurmScheduler:
             queued = self._bulk.submitted_since(start_at)
         found = {job.scheduler_id: job for job in queued if job.comment == comment}
         in_queue = frozenset(found)
-        params: dict[str, str] = {"start_time": f"uts{int(start_at.timestamp())}", "skip_steps": "true"}
+        params: dict[str, str] = {
+            "start_time": f"uts{int(self._clock.theirs(start_at).timestamp())}",
+            "skip_steps": "true",
+        }
         if not self._rest.old and (user_name or self._user):
             params["users"] = user_name or self._user
         for job in self._accounting("/slurmdb/{v}/jobs", params):
@@ -186,9 +193,11 @@ class SlurmScheduler:
                 return []
             raise
         records = body.get("jobs")
+        if not isinstance(records, list) or not records:
+            return []
+        self._clock.check()
         return [
-            decode.guarded(decode.accounting_job, record, "job of accounting")
-            for record in (records if isinstance(records, list) else [])
+            self._clock.ours(decode.guarded(decode.accounting_job, record, "job of accounting")) for record in records
         ]
 
     def _accounting_off(self) -> bool:
