@@ -165,7 +165,7 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
     """Say of every job that is seen waiting for the first time when it will start."""
     from apps.jobs.models import QueueEntry
     from apps.jobs.start_pictures import pool_of
-    from apps.jobs.start_rules import calibrated, simulate
+    from apps.jobs.start_rules import NEWEST_STARTS, calibrated, simulate
 
     waiting = QueueEntry.objects.filter(cluster=cluster, gone_at__isnull=True, state="PENDING")
     new = {
@@ -177,8 +177,10 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
         return
     pool = pool_of(cluster, "")
     # The worker takes these from the expectations that it stored; they are the same figures.
-    begun = [one for one in told.values() if one.started_at is not None and one.played_s >= LEAST_S][-200:]
-    ratios = [(one.started_at - one.at).total_seconds() / one.played_s for one in begun if one.started_at]
+    begun = [one for one in told.values() if one.started_at is not None and one.played_s >= LEAST_S]
+    begun.sort(key=lambda one: one.started_at or one.at)
+    newest = begun[-NEWEST_STARTS:]
+    ratios = [(one.started_at - one.at).total_seconds() / one.played_s for one in newest if one.started_at]
     for key, played in simulate(pool.picture, list(new), budget_s=1.0).items():
         estimate = calibrated(played, ratios)
         told[key] = Told(

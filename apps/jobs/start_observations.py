@@ -9,20 +9,22 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.jobs.models import Attempt, QueueEntry
 from apps.jobs.start_models import StartHistory, StartPrediction
 from apps.jobs.start_pictures import OPEN, RATIOS, Pool, history_of, pool_of, ratios_in, stem
-from apps.jobs.start_rules import CYCLE_S, Estimate, Why, calibrated, explain, simulate
+from apps.jobs.start_rules import CYCLE_S, NEWEST_STARTS, Estimate, Why, calibrated, explain, likely_use, simulate
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase
 
-#: How far back the history looks, how many jobs it reads, and how many of a kind it keeps.
+#: How far back the history looks, how many jobs it reads, how many ended ones of a kind it looks at beside those that
+#: run, and how many parts of a limit it keeps of them.
 HISTORY = timedelta(days=14)
 HISTORY_ROWS = 5000
-HISTORY_OF_A_KIND = 40
+HISTORY_OF_A_KIND = 60
+PARTS_OF_A_KIND = 40
 HISTORY_EVERY = timedelta(minutes=5)
 #: Waits shorter than this tell nothing of how good expectations are.
 LEAST_WAIT_S = 2 * CYCLE_S
@@ -39,10 +41,12 @@ def history_observe(cluster: Cluster) -> bool:
     known = StartHistory.objects.filter(cluster=cluster).first()
     if known is not None and now - known.made_at < HISTORY_EVERY:
         return False
-    recent = QueueEntry.objects.filter(cluster=cluster, ended_at__gt=now - HISTORY, time_limit_min__gt=0)
-    rows = recent.filter(ended_at__gt=F("started_at")).order_by("-ended_at")
+    recent = QueueEntry.objects.filter(cluster=cluster, started_at__gt=now - HISTORY, time_limit_min__gt=0)
+    rows = recent.filter(
+        Q(ended_at__gt=F("started_at")) | Q(ended_at__isnull=True, gone_at__isnull=True, state="RUNNING")
+    ).order_by("-started_at")
     names = ("user_name", "name", "partition", "started_at", "ended_at", "time_limit_min")
-    use: dict[str, list[float]] = uses_of(rows.values_list(*names)[:HISTORY_ROWS])
+    use: dict[str, list[float]] = uses_of(rows.values_list(*names)[:HISTORY_ROWS], now)
     use[RATIOS] = ratios_of(cluster)
     StartHistory.objects.update_or_create(cluster=cluster, defaults={"made_at": now, "use": use})
     return True
@@ -52,22 +56,37 @@ def ratios_of(cluster: Cluster) -> list[float]:
     """Real waits as parts of what the plays had told for them, of the newest starts that were waited for."""
     rows = StartPrediction.objects.filter(cluster=cluster, is_first=True, started_at__isnull=False)
     found: list[float] = []
-    for why, made_at, started_at in rows.order_by("-started_at").values_list("why", "made_at", "started_at")[:200]:
+    for why, made_at, started_at in rows.order_by("-started_at").values_list("why", "made_at", "started_at")[
+        :NEWEST_STARTS
+    ]:
         told_s = float(why.get("played_s") or 0)
         if told_s >= LEAST_WAIT_S and started_at is not None:
             found.append(round((started_at - made_at).total_seconds() / told_s, 4))
     return found
 
 
-def uses_of(rows: Iterable[tuple[str, str, str, datetime, datetime, int]]) -> dict[str, list[float]]:
-    """Parts of the limit by kind of jobs, from (user, name, partition, start, end, limit in minutes), newest first."""
-    found: dict[str, list[float]] = defaultdict(list)
+def uses_of(
+    rows: Iterable[tuple[str, str, str, datetime, datetime | None, int]], now: datetime
+) -> dict[str, list[float]]:
+    """Parts of the limit that jobs take, by their kind.
+
+    From (user, name, partition, start, end, limit in minutes), the last to start first; the end of a job that runs is
+    None. Kinds of which none has ended are left out.
+    """
+    ended: dict[str, list[float]] = defaultdict(list)
+    going: dict[str, list[float]] = defaultdict(list)
     for user, name, partition, started_at, ended_at, limit_min in rows:
-        part = min(1.0, (ended_at - started_at).total_seconds() / (limit_min * 60.0))
+        part = min(1.0, ((ended_at or now) - started_at).total_seconds() / (limit_min * 60.0))
         for kind in (stem(user, name), f"u:{user}", f"p:{partition.split(',')[0]}"):
-            if len(found[kind]) < HISTORY_OF_A_KIND:
-                found[kind].append(round(part, 4))
-    return dict(found)
+            # Only such that started after the oldest ended one that is looked at: the earlier ones would be the long
+            # ones alone.
+            if len(ended[kind]) < HISTORY_OF_A_KIND:
+                (going if ended_at is None else ended)[kind].append(part)
+    return {
+        kind: [round(part, 4) for part in likely_use(parts, going[kind], size=min(len(parts), PARTS_OF_A_KIND))]
+        for kind, parts in ended.items()
+        if parts
+    }
 
 
 def starts_observe(cluster: Cluster) -> int:

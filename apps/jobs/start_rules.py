@@ -222,8 +222,10 @@ def _estimate(starts: Sequence[float]) -> Estimate | None:
     )
 
 
-#: So many starts must have been compared before they correct what is expected.
+#: So many starts must have been compared before they correct what is expected, and so many of the newest do:
+#: older ones tell of another queue and of a shorter history.
 FEW_STARTS = 20
+NEWEST_STARTS = 60
 
 
 def calibrated(estimate: Estimate, ratios: Sequence[float]) -> Estimate:
@@ -371,6 +373,39 @@ def _blockers(picture: Picture, job: Waiting, pool: _Pool, missing: int) -> tupl
         if missing <= 0:
             return tuple(found), end
     return tuple(found), None
+
+
+def likely_use(ended: Sequence[float], going: Sequence[float], *, size: int) -> tuple[float, ...]:
+    """``size`` parts of their limits that jobs of a kind take, equally likely each, in rising order.
+
+    ``ended`` are the parts that jobs took, ``going`` what jobs which still run have taken so far. These count, too: of
+    jobs that began at the same time the short ones end first, so whoever looks at ended jobs alone takes all of them
+    for short (this is the product-limit estimate of Kaplan and Meier). What nobody knows, how much longer those take
+    that have outlasted all ended ones, is taken from jobs in general.
+    """
+    if not ended:
+        return ()
+    seen = sorted([(part, False) for part in ended] + [(part, True) for part in going])
+    steps: list[tuple[float, float]] = []
+    lasting, at_risk = 1.0, len(seen)
+    for part, still in seen:
+        if not still:
+            lasting *= 1 - 1 / at_risk
+            steps.append((1 - lasting, part))
+        at_risk -= 1
+    beyond = [part for part in UNKNOWN_USE if part > steps[-1][1]] or [1.0]
+    known = steps[-1][0]
+    found: list[float] = []
+    step = 0
+    for number in range(size):
+        share = (number + 0.5) / size
+        while step < len(steps) and steps[step][0] < share:
+            step += 1
+        if step < len(steps):
+            found.append(steps[step][1])
+        else:
+            found.append(beyond[min(len(beyond) - 1, int((share - known) / (1 - known) * len(beyond)))])
+    return tuple(found)
 
 
 def expected_left_s(job: Running) -> float:

@@ -18,6 +18,7 @@ from apps.jobs.start_rules import (
     calibrated,
     changed_to,
     explain,
+    likely_use,
     play,
     simulate,
 )
@@ -157,3 +158,23 @@ def test_an_estimate_is_corrected_by_how_earlier_ones_turned_out() -> None:
     assert (mixed.low_s, mixed.p50_s, mixed.p90_s) == (50, 100, 300)
     wild = calibrated(told, [1e9] * 40)
     assert wild.p90_s == 2000
+
+
+def test_parts_of_jobs_that_ended_and_of_those_that_still_run() -> None:
+    assert likely_use([], [0.5], size=4) == ()
+    assert likely_use([0.2, 0.4, 0.6, 0.8], [], size=4) == (0.2, 0.4, 0.6, 0.8)
+    assert likely_use([0.2, 0.4], [], size=4) == (0.2, 0.2, 0.4, 0.4)
+    # Two of four have outlasted 0.5: what they will take is what jobs in general take beyond it.
+    assert likely_use([0.5, 0.5], [0.5, 0.6], size=4) == (0.5, 0.5, 0.8, 1.0)
+    # One that was looked at early only is no sign of a long one.
+    assert likely_use([0.5, 0.5], [0.1], size=2) == (0.5, 0.5)
+    assert likely_use([1.0], [1.0], size=2) == (1.0, 1.0)
+
+
+def test_parts_do_not_lean_to_the_short_jobs_of_those_that_began_together() -> None:
+    chance = random.Random(5)
+    parts = [chance.random() for _ in range(400)]
+    ended, going = [p for p in parts if p < 0.6], [0.6 for p in parts if p >= 0.6]
+    told = likely_use(ended, going, size=40)
+    assert sum(told) / len(told) == pytest.approx(0.5, abs=0.08)
+    assert sum(ended) / len(ended) < 0.35

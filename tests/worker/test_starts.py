@@ -155,7 +155,20 @@ def test_history_tells_what_jobs_of_a_kind_took_of_their_limits(
 def test_uses_are_parts_and_never_above_one() -> None:
     now = clock.now()
     rows = [("u", "n1", "p", now, now + timedelta(minutes=90), 60), ("u", "n2", "p", now, now + timedelta(0, 6), 60)]
-    assert uses_of(rows)["n:u/n#"] == [1.0, 0.0017]
+    assert uses_of(rows, now)["n:u/n#"] == [0.0017, 1.0]
+
+
+def test_jobs_that_still_run_keep_the_short_ones_from_speaking_for_all() -> None:
+    now = clock.now()
+    began = now - timedelta(minutes=30)
+    short = [("u", "n", "p", began, began + timedelta(minutes=6), 60) for _ in range(5)]
+    long = [("u", "n", "p", began, None, 60) for _ in range(5)]
+    assert uses_of([*long, *short], now)["u:u"] == [0.1, 0.1, 0.1, 0.6, 1.0]
+    assert uses_of(short, now)["u:u"] == [0.1] * 5
+    assert uses_of(long, now) == {}, "nothing is known of a kind of which none has ended"
+    # A job that has run for days beside them says nothing of those that begin now.
+    old = [("u", "n", "p", now - timedelta(days=3), None, 6000)] * 5
+    assert uses_of([*short * 12, *old], now)["u:u"] == [0.1] * 40
 
 
 @pytest.mark.parametrize(("text", "count"), [("0-20%3", 3), ("0-20", 21), ("1,3,5-9:2", 5), ("7", 1), ("", 1)])
