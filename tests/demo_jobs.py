@@ -19,6 +19,9 @@ def demo_jobs(rows: DemoRows) -> None:
 
     sweep = _array(rows)
     waiting = Job.objects.get(name="tokenizer-sweep")
+    waiting.slurm_options = ["--constraint='h100&efa'", "--qos=high", "--begin=now+10minutes", "--wckey=tokens"]
+    waiting.slurm_options += ["--container-image=nvcr.io#nvidia/pytorch:25.10-py3"]
+    waiting.save(update_fields=["slurm_options"])
     for needs, kind in ((sweep, "afterok"), (Job.objects.get(name="moe-8x7b-ablation"), "afterany")):
         JobDependency.objects.create(job=waiting, needs=needs, kind=kind)
     now = clock.now()

@@ -80,6 +80,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("jobs", "owner", "/jobs"),
         ("jobs-none-match", "owner", "/jobs?q=nothing-has-this-name"),
         ("job-new", "owner", "/jobs/new"),
+        ("job-new-options", "owner", f"/jobs/new?from={uid(Job, name='tokenizer-sweep')}"),
         ("job", "owner", f"/jobs/{job}"),
         *(
             (f"job-{t}", "owner", f"/jobs/{job}/{t}")

@@ -10,6 +10,7 @@ from django.conf import settings
 
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
+from apps.jobs.option_rules import PYXIS_NONE, PYXIS_VALUE, pyxis_environment
 from apps.jobs.sbatch import kept_options
 from worker.providers import values as v
 
@@ -68,6 +69,15 @@ fi
 """
 
 
+def _container(job: Job) -> str:
+    """Exports by which pyxis puts every srun of the person's script into its container, "" for none.
+
+    REST has no member for options of plugins. The lines stand behind the portal's own srun, which needs no container.
+    """
+    found = pyxis_environment([(option.name, option.value) for option in kept_options(job.slurm_options)])
+    return "".join(f"export {name}={shlex.quote(value)}; " for name, value in sorted(found.items()))
+
+
 def batch_script(job: Job, attempt: Attempt) -> str:
     """Unpack the runner and the script beside the job, then run the one with the other.
 
@@ -104,9 +114,9 @@ export KUBEFLOW_TRAINER_STATUS_TOKEN="$qd_dir/token"
 export QD_RUNNER="$qd_dir/quarterdeck_runner.py" QD_SPOOL_DIR="$qd_dir/spool"
 if command -v python3 >/dev/null 2>&1; then
 {BEACONS if job.nodes > 1 else ":"}
-  exec python3 -I "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
+  {_container(job)}exec python3 -I "$QD_RUNNER" --role batch -- {interpreter} "$qd_dir/script"
 fi
-echo "quarterdeck: no python3 on this node; running without live reports" >&2
+{_container(job)}echo "quarterdeck: no python3 on this node; running without live reports" >&2
 exec {interpreter} "$qd_dir/script"
 """
 
@@ -147,6 +157,6 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         array=attempt.array,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
-        options=tuple(option.plain for option in kept_options(job.slurm_options)),
+        options=tuple(o.plain for o in kept_options(job.slurm_options) if o.name not in PYXIS_VALUE | PYXIS_NONE),
         excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes])),
     )

@@ -20,6 +20,7 @@ from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
 from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
+from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.selectors import (
     attempts_of,
     job_events,
@@ -223,6 +224,10 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         default=False, help_text="Cut a time limit that outlives the block of the nodes to the longest that fits."
     )
 
+    def get_fields(self) -> dict[str, Any]:
+        """With the members that are another way to write an option."""
+        return {**super().get_fields(), **option_members()}
+
 
 class PreviewSerializer(serializers.Serializer[Any]):
     """What would happen."""
@@ -287,7 +292,7 @@ def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
         template = templates_visible_to(actor).filter(name=name).first()
         if template is None:
             raise NotFound(f"no template {name}")
-    return team, cluster, JobSpec(template=template, **body)
+    return team, cluster, JobSpec(template=template, **with_members(body))
 
 
 def preview_body(preview: Preview) -> dict[str, Any]:

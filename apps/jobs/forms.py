@@ -12,10 +12,10 @@ from django.utils.translation import gettext_lazy, gettext_noop
 
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
-from apps.core.forms import NamingForm
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job, JobTemplate
+from apps.jobs.option_forms import OptionFields, option_values
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
@@ -77,7 +77,7 @@ def field_of(pointer: str) -> str:
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
 
 
-class JobForm(NamingForm):
+class JobForm(OptionFields):
     """A new job. The script comes from a template or from the text or file given.
 
     ``teams``, ``clusters`` and ``templates`` are what the person may choose from.
@@ -388,7 +388,7 @@ def initial_from_sbatch(reading: SbatchReading) -> dict[str, Any]:
     if "environment" in values:
         values["environment"] = "\n".join(f"{k}={v}" for k, v in values["environment"].items())
     if reading.options:
-        values["slurm_options"] = "\n".join(reading.options)
+        values |= {name: value for name, value in option_values(reading.options).items() if value}
     return values
 
 
@@ -412,7 +412,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "memory": memory_text(job.memory_per_node_mib),
         "max_recoveries": job.max_recoveries,
         "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
-        "slurm_options": "\n".join(job.slurm_options),
+        **option_values(job.slurm_options),
         "array": job.array,
         "dependency": dependency_text(job),
         "retry_rules": "\n".join(job.retry_rules),

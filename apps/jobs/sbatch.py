@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
+from apps.jobs.option_rules import FIELD_OF, PYXIS_NONE, PYXIS_VALUE, check_value
 from apps.jobs.rules import parse_gpus, parse_memory, parse_time
 from apps.jobs.sbatch_shape import settle
 
@@ -154,7 +155,7 @@ def full_name(name: str) -> str:
     """The option that a name or the beginning of one stands for. Raises ValueError for none or several."""
     if name in _ALIASES:
         return _ALIASES[name]
-    if name in NAMES:
+    if name in NAMES or name in PYXIS_VALUE | PYXIS_NONE:
         return name
     found = sorted(n for n in NAMES if n.startswith(name))
     if len({_ALIASES.get(n, n) for n in found}) == 1:
@@ -182,13 +183,13 @@ def options_of(words: Sequence[str], line: int = 0) -> list[Option]:
 def _long(text: str, rest: Iterable[str], line: int) -> Option:
     given, equals, value = text.partition("=")
     name = full_name(given)
-    if equals and name in _NONE:
+    if equals and name in _NONE | PYXIS_NONE:
         raise ValueError(_("--%(name)s takes no value") % {"name": name})
-    if name in _VALUE and not equals:
+    if name in _VALUE | PYXIS_VALUE and not equals:
         value = next(iter(rest), "")
         if not value:
             raise ValueError(_("--%(name)s has no value") % {"name": name})
-    if name in _VALUE and not value:
+    if name in _VALUE | PYXIS_VALUE and not value:
         raise ValueError(_("--%(name)s has no value") % {"name": name})
     return Option(name, value, line)
 
@@ -272,7 +273,9 @@ def _take(option: Option, given: dict[str, Option], out: SbatchReading) -> None:
         return
     if not is_field:
         out.options.append(option.words)
-        if option.name not in _FIELDS:
+        if option.name in PYXIS_VALUE | PYXIS_NONE:
+            out.remarks.append(_("line %(number)s: --%(name)s is for pyxis: every srun of the script gets it") % facts)
+        elif option.name not in FIELD_OF and option.name not in _FIELDS:
             facts["text"] = option.words
             out.remarks.append(_("line %(number)s: %(text)s is kept and handed to Slurm as it is") % facts)
 
@@ -424,6 +427,7 @@ def check_options(lines: Sequence[str]) -> tuple[list[str], list[FieldProblem]]:
         pointer = f"/slurm_options/{index}"
         try:
             for option in options_of(words_of(text)):
+                pointer = f"/{FIELD_OF[option.name]}" if option.name in FIELD_OF else f"/slurm_options/{index}"
                 if option.name in OURS:
                     raise ValueError(_("--%(name)s is decided by the portal") % {"name": option.name})
                 if option.name in CLIENT | _OF_THE_SHELL:
@@ -436,6 +440,7 @@ def check_options(lines: Sequence[str]) -> tuple[list[str], list[FieldProblem]]:
                     raise ValueError(_("GPUs have fields of their own"))
                 if re.search(r"[\x00-\x1f\x7f]", option.value):
                     raise ValueError(_("--%(name)s holds a character that is none") % {"name": option.name})
+                check_value(option.name, option.value)
                 found.pop(option.name, None)
                 found[option.name] = option.words
         except ValueError as error:

@@ -266,7 +266,9 @@ def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
     if whole and spec.gpus_per_node < most:
         text = _("--%(name)s takes all %(most)s GPUs of a node: ask for as many per node")
         text %= {"name": whole[0], "most": most}
-        problems.append(FieldProblem("/slurm_options/0", "whole-nodes", text))
+        problems.append(
+            FieldProblem("/exclusive" if whole[0] == "exclusive" else "/slurm_options/0", "whole-nodes", text)
+        )
     by_gpu = [name for name in PER_GPU if value_of(options, name) is not None]
     if by_gpu and not spec.gpus_per_node:
         text = _("--%(name)s asks for GPUs by itself: say how many a node has") % {"name": by_gpu[0]}
@@ -274,7 +276,7 @@ def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
     named = hosts_in(value_of(options, "nodelist") or "")
     if named > spec.nodes:
         text = _("--nodelist names %(named)s nodes and the job has %(nodes)s") % {"named": named, "nodes": spec.nodes}
-        problems.append(FieldProblem("/slurm_options/0", "more-nodes", text))
+        problems.append(FieldProblem("/nodelist", "more-nodes", text))
     return problems
 
 

@@ -21,6 +21,7 @@ from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch, minutes_text
 from apps.jobs.models import Job
+from apps.jobs.option_rules import FIELDS
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
@@ -191,6 +192,9 @@ class ReadScript(_NewJob):
         values = initial_from_sbatch(reading) if what != "cluster" else {}
         seen = _object(data.get("seen", "{}"))
         changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}
+        # An option that has left the script leaves its field too, unless a person wrote over it.
+        left = (name for name in FIELDS if name in seen and name not in values and what != "cluster")
+        changes |= {name: "" for name in left if data.get(name, "") == seen[name]}
         upload = request.FILES.get("upload")
         if upload is not None and not data.get("name") and "name" not in values:
             changes["name"] = _name_from(upload.name or "")

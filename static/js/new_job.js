@@ -36,6 +36,8 @@
           input.add(new Option(value, value));
         }
         input.value = value;
+        var fold = value && input.closest && input.closest("[data-fold-fill]");
+        if (fold) { fold.open = true; }
       });
     });
     document.addEventListener("click", function (event) {

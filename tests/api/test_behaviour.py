@@ -415,7 +415,20 @@ def test_a_script_is_read_without_being_submitted(as_user: Any, owner: Any) -> N
     body = answer.json()
     wanted = {"name": "job", "nodes": 2, "gpus_per_node": 0, "time_limit_min": 1440, "array": "1-9"}
     assert (body["members"], body["slurm_options"]) == (wanted, ["--constraint=h100"])
-    assert (body["problems"], len(body["remarks"])) == ([], 3)
+    assert (body["problems"], len(body["remarks"])) == ([], 2)
     refused = as_user(owner).send("POST", "jobs/import", {"script": script.replace("--array=1-9", "--uid=0")}).json()
     assert "line 3" in refused["problems"][0]["detail"]
     assert Job.objects.count() == 0
+
+
+def test_a_member_is_another_way_to_write_an_option(as_user: Any, owner: Any, cluster: Any) -> None:
+    client = as_user(owner)
+    body = {**SUBMIT, "constraint": "h100&ib", "begin": "tomorrow", "slurm_options": ["--qos=high"]}
+    answer = client.send("POST", "jobs", body, Idempotency_Key="k1")
+    assert answer.json()["slurm_options"] == ["--qos=high", "--constraint='h100&ib'", "--begin=tomorrow"]
+    found = problem(client.send("POST", "jobs/preview", {**body, "qos": "low", "nodelist": "a b"}), 422, "InvalidInput")
+    assert [one["pointer"] for one in found["errors"]] == ["/qos", "/nodelist"]
+    # What an option of the list says wrong is told by its member too.
+    wrong = {**SUBMIT, "slurm_options": ["--licenses=matlab:many"]}
+    found = problem(client.send("POST", "jobs", wrong, Idempotency_Key="k2"), 422, "InvalidInput")
+    assert [one["pointer"] for one in found["errors"]][:1] == ["/licenses"]

@@ -43,6 +43,7 @@ class BeaconContract:
         attempt = SimpleNamespace(uid=f"att_{uuid.uuid4().hex}", number=1, array="")
         cluster = SimpleNamespace(working_root=str(site.work_dir))
         told = {"uid": attempt.uid, "team": SimpleNamespace(slug="nlp"), "slurm_user": "", "slurm_account": ""}
+        told["slurm_options"] = []
         job = SimpleNamespace(name="beacons", script=f"#!/bin/bash\n{script}\n", nodes=2, cluster=cluster, **told)
         folder = site.work_dir / attempt.uid
         request = v.SubmitRequest(

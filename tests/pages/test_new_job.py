@@ -98,10 +98,10 @@ def test_a_form_of_many_megabytes_is_refused_in_words(sign_in: SignIn, filled: d
 
 
 def test_what_the_portal_does_not_use_is_said(sign_in: SignIn, filled: dict[str, str]) -> None:
-    script = "#SBATCH --output=x.log\n#SBATCH --qos=high\ntrue\n"
+    script = "#SBATCH --output=x.log\n#SBATCH --wckey=high\ntrue\n"
     text = sign_in("owner").post("/jobs/new/read", {**filled, "script": script}).content.decode()
     assert "line 1: --output is decided by the portal and not used" in text
-    assert "line 2: --qos=high is kept and handed to Slurm as it is" in text
+    assert "line 2: --wckey=high is kept and handed to Slurm as it is" in text
 
 
 def test_a_file_lands_in_the_text_box_and_names_the_job(sign_in: SignIn, filled: dict[str, str]) -> None:
@@ -304,17 +304,50 @@ def test_a_limit_beyond_its_block_offers_the_one_that_fits(
 
 def test_more_slurm_options_are_kept_shown_and_held_to(sign_in: SignIn, filled: dict[str, str]) -> None:
     client = sign_in("owner")
-    script = "#!/bin/bash\n#SBATCH -C h100 --qos=high\ntrue\n"
-    assert filling(client.post("/jobs/new/read", {**filled, "script": script}))["slurm_options"] == (
-        "--constraint=h100\n--qos=high"
-    )
+    script = "#!/bin/bash\n#SBATCH -C h100 --qos=high --wckey=a --exclusive\ntrue\n"
+    fill = filling(client.post("/jobs/new/read", {**filled, "script": script}))
+    found = {name: fill[name] for name in ("constraint", "qos", "exclusive", "slurm_options")}
+    assert found == {"constraint": "h100", "qos": "high", "exclusive": "node", "slurm_options": "--wckey=a"}
+    # What has left the script leaves its field, unless a person wrote over it.
+    seen = {**filled, "script": SCRIPT, "seen": fill["seen"], "qos": "high", "constraint": "a100"}
+    again = filling(client.post("/jobs/new/read", seen))
+    assert (again["qos"], "constraint" in again) == ("", False)
     text = client.post("/jobs/new", {**filled, "slurm_options": "-C h100\n--nodes=64"}).content.decode()
     assert "--nodes=64: --nodes has a field of its own" in text
-    answer = client.post("/jobs/new", {**filled, "slurm_options": "-C h100\n--qos=high"})
+    answer = client.post("/jobs/new", {**filled, "slurm_options": "-C h100\n--wckey=a", "qos": "high"})
     assert answer.status_code == 302
     job = Job.objects.get(uid=answer["Location"].rsplit("/", 1)[-1])
-    assert job.slurm_options == ["--constraint=h100", "--qos=high"]
+    assert job.slurm_options == ["--constraint=h100", "--wckey=a", "--qos=high"]
     assert "--constraint=h100" in client.get(f"/jobs/{job.uid}/config").content.decode()
+    form = client.get(f"/jobs/new?from={job.uid}").content.decode()
+    assert 'name="constraint" value="h100"' in form
+    assert 'name="qos" value="high"' in form
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("begin", "25:00", "is no time"),
+        ("constraint", "[h100", "is no expression of features"),
+        ("qos", "a b", "cannot be a name in Slurm"),
+        ("licenses", "matlab:many", "is no list of licences"),
+        ("nodelist", "p5-[1-", "is no list of nodes"),
+        ("exclude", "/tmp/nodes", "a file of nodes lies on another machine"),
+        ("container_mounts", "a b:c", "is no list of mounts"),
+    ],
+)
+def test_a_bad_option_is_told_at_its_field(
+    sign_in: SignIn, filled: dict[str, str], name: str, value: str, words: str
+) -> None:
+    text = sign_in("owner").post("/jobs/new", {**filled, name: value}).content.decode()
+    assert words in text.split(f'id="{name}-problem"')[1].split("</p>")[0]
+    # The same in the text box is told at the same place.
+    option = f"--{name.replace('_', '-')}='{value}'"
+    text = sign_in("owner").post("/jobs/new", {**filled, "slurm_options": option}).content.decode()
+    assert words in text
+    twice = {**filled, "slurm_options": "--qos=low", "qos": "high"}
+    text = sign_in("owner").post("/jobs/new", twice).content.decode()
+    assert "is also among the other Slurm options" in text.split('id="qos-problem"')[1].split("</p>")[0]
 
 
 def test_whole_nodes_are_paid_whole(sign_in: SignIn, filled: dict[str, str]) -> None:

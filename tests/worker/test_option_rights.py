@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from apps.jobs.services import job_preview
+from apps.jobs.services import job_preview, job_submit
 from apps.teams.models import Membership
 from tests.conftest import actor_of
+from tests.worker.fakes import FakeScheduler
 
 pytestmark = pytest.mark.django_db
 
@@ -48,3 +49,18 @@ def test_what_counts_by_gpus_needs_gpus(
     for person in (owner, keeper):
         assert problems(person, team, cluster, none) == ["no-gpus"]
     assert problems(owner, team, cluster, replace(spec, slurm_options=(option,))) == []
+
+
+def test_a_container_is_for_the_steps_of_the_script_alone(
+    team: Any, owner: Any, cluster: Any, spec: Any, work: Any, scheduler: FakeScheduler
+) -> None:
+    asked = ("--container-image=nvcr.io#nvidia/pytorch:25.10-py3", "--container-mounts=/fsx:/fsx", "--constraint=h100")
+    job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=replace(spec, slurm_options=asked))
+    work("job.reconcile")
+    request = scheduler.requests["100"]
+    # REST has no member for what belongs to a plugin.
+    assert request.options == ("--constraint=h100",)
+    before, _line, after = request.script.partition("export PYXIS_CONTAINER_IMAGE='nvcr.io#nvidia/pytorch:25.10-py3'; ")
+    assert after.startswith("export PYXIS_CONTAINER_MOUNTS=/fsx:/fsx; exec python3 -I")
+    assert "srun" not in after.split("exec", 1)[0]
+    assert "PYXIS" not in before
