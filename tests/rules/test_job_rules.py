@@ -69,7 +69,7 @@ def test_reading_stops_at_the_first_command_as_slurm_does() -> None:
 
 
 def test_what_the_portal_decides_or_does_not_know_is_said() -> None:
-    reading = read_sbatch("#SBATCH --output=x.log\n#SBATCH --constraint=a100\n#SBATCH --requeue\n")
+    reading = read_sbatch("#SBATCH --output=x.log\n#SBATCH --wckey=a100\n#SBATCH --requeue\n")
     assert reading.fields == {}
     assert [r.split(":")[0] for r in reading.remarks] == ["line 1", "line 2", "line 3"]
 
