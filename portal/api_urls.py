@@ -33,6 +33,7 @@ from apps.jobs import (
 )
 from apps.jobs import api as jobs
 from apps.jobs import limit_api as limits
+from apps.jobs import template_api as templates
 from apps.quotas import api as quotas
 from apps.storage import api as storage
 from apps.teams import api as teams
@@ -43,6 +44,7 @@ urlpatterns = [
     path("teams", teams.Teams.as_view(), name="teams"),
     path("teams/<slug:slug>/quota", quotas.QuotaDetail.as_view(), name="quota"),
     path("teams/<slug:slug>/budget", costs.BudgetDetail.as_view(), name="budget"),
+    path("teams/<slug:slug>/retry-rules", templates.TeamRetries.as_view(), name="team-retry"),
     path("tokens", teams.Tokens.as_view(), name="tokens"),
     path("tokens/<str:uid>/revoke", teams.TokenRevoke.as_view(), name="token-revoke"),
     path("accounts", connections.Accounts.as_view(), name="accounts"),
@@ -117,7 +119,12 @@ urlpatterns = [
     path("jobs/<str:uid>/checkpoints", jobs.JobCheckpoints.as_view(), name="job-checkpoints"),
     path("jobs/<str:uid>/events", jobs.JobEvents.as_view(), name="job-events"),
     path("jobs/<str:uid>/ledger", jobs.JobLedger.as_view(), name="job-ledger"),
-    path("templates", jobs.Templates.as_view(), name="templates"),
+    path("templates", templates.Templates.as_view(), name="templates"),
+    path("templates/<str:uid>", templates.TemplateDetail.as_view(), name="template"),
+    path("templates/<str:uid>/versions", templates.TemplateVersions.as_view(), name="template-versions"),
+    path("templates/<str:uid>/versions/<int:number>", templates.TemplateVersion.as_view(), name="template-version"),
+    path("templates/<str:uid>/retire", templates.TemplateOffer.as_view(), name="template-retire"),
+    path("templates/<str:uid>/offer", templates.TemplateOffer.as_view(is_offered=True), name="template-offer"),
     path("checkpoints", checkpoints.Checkpoints.as_view(), name="checkpoints"),
     path("checkpoints/<str:uid>", checkpoints.CheckpointDetail.as_view(), name="checkpoint"),
     path("findings", health.Findings.as_view(), name="findings"),

@@ -45,6 +45,18 @@ def _reseed() -> None:
         importlib.import_module("apps.health.migrations.0003_xid_catalogue").forwards(registry, None)
     if not JobTemplate.objects.exists():
         importlib.import_module("apps.jobs.migrations.0003_templates").forwards(registry, None)
+        _first_versions()
+
+
+def _first_versions() -> None:
+    """As migrations leave the built-in templates: at version 1."""
+    from apps.jobs.models import JobTemplate
+    from apps.jobs.template_models import JobTemplateVersion
+
+    for row in JobTemplate.objects.filter(number=0):
+        said = {n: getattr(row, n) for n in ("title", "description", "script", "parameters", "defaults", "locked")}
+        JobTemplateVersion.objects.create(template=row, number=1, **said)
+    JobTemplate.objects.filter(number=0).update(number=1)
 
 
 @pytest.fixture

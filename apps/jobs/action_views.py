@@ -21,10 +21,10 @@ from apps.jobs.action_selectors import action_lines
 from apps.jobs.action_services import jobs_act
 from apps.jobs.action_states import SIGNALS, ActionKind
 from apps.jobs.filters import JobFilter
-from apps.jobs.forms import minutes_text
 from apps.jobs.models import Job
 from apps.jobs.rules import checkpoint_signal, parse_time
 from apps.jobs.selectors import jobs_picked, jobs_visible_to, jobs_worth_stopping
+from apps.jobs.template_fields import minutes_text
 from apps.jobs.views import LABELS
 
 _MEMBERS = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,13 +15,13 @@ from apps.checkpoints.api import CheckpointSerializer
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.selectors import cluster_for
 from apps.core.api import Endpoint, ListEndpoint, etag, idempotent
-from apps.core.errors import NotFound
+from apps.core.errors import FieldProblem, InvalidInput, NotFound
 from apps.core.said import told
 from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
-from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint, RunnerStream
+from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.selectors import (
     attempts_of,
@@ -28,11 +30,13 @@ from apps.jobs.selectors import (
     job_sums,
     jobs_visible_to,
     progress_of,
-    templates_visible_to,
 )
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import JobSpec, Preview, job_preview, job_submit
 from apps.jobs.start_api import ExpectedStartField
+from apps.jobs.template_rules import with_defaults
+from apps.jobs.template_selectors import last_run_of, templates_visible_to
+from apps.jobs.template_words import run_changes
 from apps.teams.selectors import team_for
 
 
@@ -102,6 +106,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "slurm_user",
             "slurm_account",
             "template",
+            "template_version",
+            "template_parameters",
             "nodes",
             "gpus_per_node",
             "gpus",
@@ -119,6 +125,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "tasks_at_once",
             "max_recoveries",
             "retry_rules",
+            "retry_defaults",
             "excluded_nodes",
             "usd_per_gpu_hour",
             "price_source",
@@ -172,14 +179,17 @@ class JobDetailSerializer(JobSerializer):
 
 
 class JobSubmitSerializer(serializers.Serializer[Any]):
-    """What to run."""
+    """What to run. With a template, what it has a default for may be left out."""
+
+    #: Needed where no template says them.
+    NEEDED = ("cluster", "name", "nodes", "gpus_per_node", "time_limit_min")
 
     team = serializers.CharField(help_text="Slug.")
-    cluster = serializers.CharField(help_text="uid or name.")
-    name = serializers.CharField(max_length=120)
-    nodes = serializers.IntegerField()
-    gpus_per_node = serializers.IntegerField()
-    time_limit_min = serializers.IntegerField()
+    cluster = serializers.CharField(required=False, help_text="uid or name.")
+    name = serializers.CharField(required=False, max_length=120, help_text="A template's name where it is left out.")
+    nodes = serializers.IntegerField(required=False)
+    gpus_per_node = serializers.IntegerField(required=False)
+    time_limit_min = serializers.IntegerField(required=False)
     script = serializers.CharField(required=False, default="", allow_blank=True, trim_whitespace=False)
     template = serializers.CharField(required=False, help_text="Name of a template, instead of a script.")
     template_parameters = serializers.DictField(required=False, default=dict)
@@ -228,6 +238,11 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         """With the members that are another way to write an option."""
         return {**super().get_fields(), **option_members()}
 
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Remember what was said, so that a template's defaults fill the rest."""
+        given = set(self.initial_data) if isinstance(self.initial_data, Mapping) else set()
+        return {**attrs, "given": given}
+
 
 class PreviewSerializer(serializers.Serializer[Any]):
     """What would happen."""
@@ -251,6 +266,33 @@ class PreviewSerializer(serializers.Serializer[Any]):
     problems = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
     warnings = serializers.ListField(child=serializers.CharField())
     script = serializers.CharField()
+    retry_defaults = serializers.ListField(
+        child=serializers.DictField(child=serializers.CharField()),
+        help_text="Rules that follow the job's own: {rule, source: template or team, name}.",
+    )
+
+
+class ChangeSerializer(serializers.Serializer[Any]):
+    """One thing that differs from the last run of the template."""
+
+    what = serializers.ChoiceField(choices=["field", "parameter"])
+    name = serializers.CharField()
+    before = serializers.CharField()
+    after = serializers.CharField()
+
+
+class ChangesSerializer(serializers.Serializer[Any]):
+    """What differs from the last run of the same template by the same person, else by the team."""
+
+    job = serializers.CharField(help_text="uid of that run.")
+    values = ChangeSerializer(many=True)
+    script = serializers.ListField(child=serializers.CharField(), help_text="Unified diff, line by line.")
+
+
+class PreviewWithChangesSerializer(PreviewSerializer):
+    """A preview, compared with the last run of its template."""
+
+    changes = ChangesSerializer(allow_null=True, help_text="null without a template or an earlier run.")
 
 
 class ProgressSerializer(serializers.ModelSerializer[ProgressPoint]):
@@ -275,23 +317,24 @@ class EventSerializer(serializers.ModelSerializer[Event]):
         return dict(told(super().to_representation(instance)))
 
 
-class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
-    """A template."""
-
-    class Meta:
-        model = JobTemplate
-        fields = ["uid", "name", "title", "description", "parameters", "script"]
-
-
 def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
     """(team, cluster, spec) of a submit body. Raises NotFound for a team, cluster or template one may not use."""
+    given = body.pop("given", set(body))
     team = team_for(actor=actor, may="jobs.submit", slug=body.pop("team"))
-    cluster = cluster_for(actor=actor, may="clusters.view", uid=body.pop("cluster"))
     template = None
     if name := body.pop("template", ""):
         template = templates_visible_to(actor).filter(name=name).first()
         if template is None:
             raise NotFound(f"no template {name}")
+        said = {key: value for key, value in body.items() if key in given}
+        body = {**body, **with_defaults(said, template.defaults, name=template.name)}
+    missing = [key for key in JobSubmitSerializer.NEEDED if key not in body]
+    if missing:
+        raise InvalidInput(
+            f"needed: {', '.join(missing)}",
+            problems=[FieldProblem(f"/{key}", "required", "This field is required.") for key in missing],
+        )
+    cluster = cluster_for(actor=actor, may="clusters.view", uid=body.pop("cluster"))
     return team, cluster, JobSpec(template=template, **with_members(body))
 
 
@@ -317,6 +360,7 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "problems": [{"pointer": p.pointer, "code": p.code, "detail": p.detail} for p in preview.problems],
                 "warnings": list(preview.warnings),
                 "script": preview.script,
+                "retry_defaults": list(preview.retry_defaults),
             }
         ).data
     )
@@ -355,10 +399,18 @@ class JobPreview(Endpoint):
     rights = {"POST": "jobs.submit"}
     serializer_class = JobSubmitSerializer
 
+    @extend_schema(responses=PreviewWithChangesSerializer)
     def post(self, request: Request) -> Response:
         """Check without holding anything."""
         team, cluster, spec = read_spec(self.actor, self.read_body(JobSubmitSerializer))
-        return Response(preview_body(job_preview(actor=self.actor, team=team, cluster=cluster, spec=spec)))
+        preview = job_preview(actor=self.actor, team=team, cluster=cluster, spec=spec)
+        last = last_run_of(self.actor, spec.template, team) if spec.template else None
+        changes = None
+        if last is not None:
+            found = run_changes(last, spec, cluster, preview.script)
+            values = [{"what": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in found.values]
+            changes = {"job": last.uid, "values": values, "script": [line for _kind, line in found.script]}
+        return Response({**preview_body(preview), "changes": changes})
 
 
 class JobDetail(Endpoint):
@@ -437,15 +489,3 @@ class JobLedger(OfJob):
         """Oldest first."""
         rows = postings_of(self.job(uid).uid).select_related("source__team", "target__team")
         return Response({"results": PostingSerializer(rows, many=True).data, "next": None, "previous": None})
-
-
-class Templates(ListEndpoint):
-    """Job templates."""
-
-    rights = {"GET": "templates.view"}
-    serializer_class = TemplateSerializer
-    sorts = {"title": "title"}
-
-    def get_rows(self) -> Any:
-        """Enabled templates."""
-        return templates_visible_to(self.actor)

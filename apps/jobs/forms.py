@@ -20,6 +20,16 @@ from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
 from apps.jobs.services import JobSpec
+from apps.jobs.template_fields import (
+    initial_from_template,
+    lock,
+    locked_fields,
+    memory_text,
+    minutes_text,
+    parameter_field,
+    parameter_initial,
+)
+from apps.jobs.template_selectors import unlocked
 from apps.teams.models import Team
 
 #: Prefix of a template's parameters among the form's fields.
@@ -50,21 +60,6 @@ BUILT_IN_WORDS = (
 def _row_words(text: str) -> str:
     """Words of a row in the language in force, where it is one of the built-in ones."""
     return _(text) if text else ""
-
-
-def minutes_text(minutes: int) -> str:
-    """Minutes as people type them for Slurm: ``2:00:00`` or ``1-04:00:00``."""
-    days, rest = divmod(minutes, 1440)
-    hours, mins = divmod(rest, 60)
-    clock = f"{hours:02d}:{mins:02d}:00" if days else f"{hours}:{mins:02d}:00"
-    return f"{days}-{clock}" if days else clock
-
-
-def memory_text(mib: int) -> str:
-    """MiB as people type them: ``64G``, ``500M``; empty for no limit."""
-    if not mib:
-        return ""
-    return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
 
 
 def field_of(pointer: str) -> str:
@@ -215,6 +210,10 @@ class JobForm(OptionFields):
             # One of script and template is needed, and the lists say by themselves what empty means.
             self.fields[name].is_unmarked = True  # type: ignore[attr-defined]
         self.parameters = self._add_parameters()
+        chosen_template = self.chosen_template
+        self.locked = locked_fields(chosen_template) if chosen_template else []
+        for name in self.locked:
+            lock(self.fields[name])
         for bound in self:
             described = [f"{bound.auto_id}_helptext"] if bound.help_text else []
             bound.field.widget.attrs.setdefault("aria-describedby", " ".join([*described, f"{bound.name}-problem"]))
@@ -239,21 +238,11 @@ class JobForm(OptionFields):
             name = PARAMETER + str(parameter["name"])
             label = _row_words(str(parameter.get("label") or parameter["name"]))
             text = _row_words(str(parameter.get("help") or ""))
-            field: forms.Field
-            if parameter.get("type") == "choice":
-                options = [(str(c), str(c)) for c in parameter.get("choices", [])]
-                field = forms.ChoiceField(label=label, choices=options, help_text=text)
-            else:
-                # A number's own check is the template's, in the words of its refusal.
-                field = forms.CharField(label=label, help_text=text, max_length=500)
-                if parameter.get("type") in ("integer", "number"):
-                    field.widget = forms.TextInput(attrs={"inputmode": "decimal"})
-            field.initial = parameter.get("default")
-            if parameter.get("locked"):
-                field.disabled = True
+            field = parameter_field(parameter, label, text)
+            field.initial = parameter_initial(parameter)
             self.fields[name] = field
             if not self.is_bound:
-                self.initial.setdefault(name, parameter.get("default"))
+                self.initial.setdefault(name, parameter_initial(parameter))
             names.append(name)
         return names
 
@@ -363,7 +352,7 @@ class JobForm(OptionFields):
             retry_rules=data["retry_rules"],
             max_recoveries=data["max_recoveries"],
             template=template,
-            template_parameters={n.removeprefix(PARAMETER): data.get(n) for n in self.parameters},
+            template_parameters={n.removeprefix(PARAMETER): data.get(n, "") for n in self.parameters},
         )
 
     def show(self, problems: Sequence[FieldProblem]) -> None:
@@ -417,6 +406,9 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "dependency": dependency_text(job),
         "retry_rules": "\n".join(job.retry_rules),
     }
-    if is_template:
-        values |= {PARAMETER + k: v for k, v in job.template_parameters.items()}
+    if job.template is not None and is_template:
+        # What the template fixes stays as it fixes it now, whatever it was when the job was made.
+        taken = unlocked(job.template.parameters, job.template_parameters)
+        values |= {PARAMETER + k: v for k, v in taken.items()}
+        values |= initial_from_template(job.template, only=job.template.locked)
     return values

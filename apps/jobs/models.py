@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
-from simple_history.models import HistoricalRecords
 
 from apps.checkpoints.models import CheckpointSeries
 from apps.clusters.models import Cluster
@@ -20,10 +19,13 @@ from apps.teams.models import Team, User
 
 
 class JobTemplate(Recorded):
-    """A script with typed parameters, ``{{ name }}`` where each goes.
+    """A script with typed parameters, ``{{ name }}`` where each goes; its content is that of its newest version.
 
-    ``parameters`` is a list of {name, label, type: integer|number|text|path|choice, default, minimum,
-    maximum, choices, help, locked}; a locked one always has its default. ``teams`` may use it; none named: all.
+    ``parameters`` is a list of {name, label, type: text|integer|number|choice|switch|path, default, minimum, maximum,
+    choices, on, off, help, required, locked}; a locked one always has its default. ``defaults`` are values of a job's
+    fields by the names of template_rules.LABELS, those in ``locked`` cannot be others. ``teams`` may use it; none
+    named: all. ``number`` is that of the newest JobTemplateVersion. One that is not enabled is retired: kept for its
+    jobs, offered to nobody.
     """
 
     uid_prefix = "tpl"
@@ -32,10 +34,12 @@ class JobTemplate(Recorded):
     title = models.CharField(max_length=80)
     description = models.CharField(max_length=300, blank=True, default="")
     script = models.TextField()
-    parameters = models.JSONField(default=list)
+    parameters = models.JSONField(default=list, blank=True)
+    defaults = models.JSONField(default=dict, blank=True)
+    locked = models.JSONField(default=list, blank=True)
+    number = models.PositiveIntegerField(default=0)
     is_enabled = models.BooleanField(default=True)
     teams = models.ManyToManyField(Team, blank=True, related_name="job_templates")
-    history = HistoricalRecords()
 
     class Meta:
         ordering = ["title"]
@@ -52,9 +56,10 @@ class Job(Reconciled):
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
     ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
     The price is a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options``
-    are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of
-    retry_rules.parse_rules. ``array`` ("0-9%2", "" for none) has ``tasks`` of this
-    size, of which ``tasks_at_once`` can run at the same time.
+    are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
+    ``retry_defaults`` those of its template and team at the submit, {rule, source, name} each. ``template_version`` is
+    the number of the version it was made from, 0 where none is known. ``array`` ("0-9%2", "" for none) has ``tasks``
+    of this size, of which ``tasks_at_once`` can run at the same time.
     """
 
     uid_prefix = "job"
@@ -65,6 +70,7 @@ class Job(Reconciled):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
     template = models.ForeignKey(JobTemplate, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
     template_parameters = models.JSONField(default=dict)
+    template_version = models.PositiveIntegerField(default=0)
     origin = models.CharField(max_length=8, choices=JobOrigin.choices, default=JobOrigin.PORTAL)
     name = models.CharField(max_length=120)
     script = models.TextField()
@@ -83,6 +89,7 @@ class Job(Reconciled):
     tasks_at_once = models.PositiveIntegerField(default=1)
     max_recoveries = models.PositiveSmallIntegerField(default=3)
     retry_rules = models.JSONField(default=list)
+    retry_defaults = models.JSONField(default=list)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_kind = models.CharField(max_length=8, blank=True, default="")
     stop_by = models.CharField(max_length=150, blank=True, default="")
@@ -290,3 +297,4 @@ class ProgressPoint(models.Model):
 # Registered with the app's other models; last, because they hang on the ones above.
 from apps.jobs import action_models as action_models  # noqa: E402
 from apps.jobs import dependency_models as dependency_models  # noqa: E402
+from apps.jobs import template_models as template_models  # noqa: E402

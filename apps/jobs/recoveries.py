@@ -16,7 +16,7 @@ from apps.jobs.array_rules import compressed
 from apps.jobs.array_selectors import tasks_to_run_again, worst_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import has_fatal_finding, job_end, job_event
-from apps.jobs.retry_rules import STOP, Decision, decide, parse_rules
+from apps.jobs.retry_rules import STOP, Decision, decide, rules_of
 from apps.jobs.retry_selectors import failure_of
 from apps.jobs.rules import hold_for
 from apps.jobs.states import JOB_TRANSITIONS, AttemptPhase, JobPhase
@@ -31,7 +31,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     is_failure = ended.phase != AttemptPhase.REQUEUED
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
     failure = failure_of(job, ended, failed)
-    decision = decide(failure, parse_rules(job.retry_rules))
+    decision = decide(failure, rules_of(job.retry_rules, job.retry_defaults))
     if decision.rule == "infrastructure" and not failed and len(ended.nodes) == 1:
         failed = ended.nodes[0]
     array, tasks = _array_again(job, ended, failed)

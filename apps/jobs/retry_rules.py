@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
@@ -19,6 +19,8 @@ from apps.core.said import Said, said
 from apps.jobs.states import AttemptPhase
 
 RETRY, STOP = "retry", "stop"
+#: Whose a rule is, in the order in which they are asked; after them come those that hold for every job.
+OWN, TEMPLATE, TEAM = "job", "template", "team"
 MAX_RULES, MAX_PATTERN = 20, 200
 #: Restarts within a day without a newer complete checkpoint.
 MOST_A_DAY = 3
@@ -57,11 +59,16 @@ INFRASTRUCTURE = (
 
 @dataclass(frozen=True)
 class Rule:
-    """One line: what to do when an exit code, a signal or a line of the log is as given."""
+    """One line: what to do when an exit code, a signal or a line of the log is as given.
+
+    ``source`` says whose it is: the job's own, its template's or its team's, of that ``name``.
+    """
 
     verb: str
     about: str
     values: tuple[str, ...]
+    source: str = OWN
+    name: str = ""
 
     @property
     def text(self) -> str:
@@ -162,6 +169,24 @@ def decide(failure: Failure, rules: Sequence[Rule]) -> Decision:
     return wanted if wanted.verb == STOP else _limit(failure) or wanted
 
 
+def rules_of(own: Sequence[str], defaults: Sequence[Mapping[str, str]]) -> list[Rule]:
+    """A job's own rules, then those of its template and team as they were when it was submitted."""
+    inherited = [
+        replace(rule, source=str(row.get("source", TEAM)), name=str(row.get("name", "")))
+        for row in defaults
+        for rule in parse_rules([str(row.get("rule", ""))])
+    ]
+    return [*parse_rules(own), *inherited]
+
+
+def _whose(rule: Rule) -> Said:
+    if rule.source == TEMPLATE:
+        return said(_("a rule of template %(name)s decides: %(rule)s"), name=rule.name, rule=rule.text)
+    if rule.source == TEAM:
+        return said(_("a rule of team %(name)s decides: %(rule)s"), name=rule.name, rule=rule.text)
+    return said(_("its own rule decides: %(rule)s"), rule=rule.text)
+
+
 def _wanted(failure: Failure, rules: Sequence[Rule]) -> Decision:
     if failure.phase in (AttemptPhase.NODE_FAILED, AttemptPhase.LOST):
         if failure.node:
@@ -170,9 +195,7 @@ def _wanted(failure: Failure, rules: Sequence[Rule]) -> Decision:
         return Decision(RETRY, "node", said(_("the machines failed, not the program: it starts again")))
     for rule in rules:
         if _matches(rule, failure):
-            return Decision(
-                rule.verb, rule.text, said(_("its own rule decides: %(rule)s"), rule=rule.text), failure.reason
-            )
+            return Decision(rule.verb, rule.text, _whose(rule), failure.reason)
     if failure.phase != AttemptPhase.FAILED or failure.is_array or failure.reason == "OutOfMemory":
         return Decision(STOP, "end", said(_("an end like this is not repeated")), failure.reason)
     for pattern in USER_ERRORS:

@@ -1,10 +1,9 @@
-"""Pure decisions about jobs: sizes as people type them, filling templates, pricing, ends and retries."""
+"""Pure decisions about jobs: sizes as people type them, pricing, ends and retries."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -85,79 +84,6 @@ def parse_gpus(text: str) -> tuple[str, int]:
     if not parts or not parts[-1].isdigit() or len(parts) > 2 or not all(parts):
         raise ValueError(_("%(text)s is not a number of GPUs such as 8 or h100:8") % {"text": repr(text)})
     return (parts[0] if len(parts) == 2 else ""), int(parts[-1])
-
-
-# --- templates -----------------------------------------------------------------------------------
-
-_SAFE_PATH = re.compile(r"^[A-Za-z0-9_./${}:@%+=,-]+$")
-
-
-def fill_template(
-    script: str, parameters: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
-) -> tuple[str, list[FieldProblem]]:
-    """The script with every ``{{ name }}`` replaced by a checked value; text is quoted for the shell.
-
-    A missing value takes the default; a value of the wrong type, out of range or unknown is a problem.
-    """
-    problems: list[FieldProblem] = []
-    known = {str(p["name"]) for p in parameters}
-    for name in sorted(set(values) - known):
-        problems.append(
-            FieldProblem(
-                f"/template_parameters/{name}", "unknown", _("the template has no parameter %(name)s") % {"name": name}
-            )
-        )
-    texts: dict[str, str] = {}
-    for parameter in parameters:
-        name = str(parameter["name"])
-        raw = values.get(name, parameter.get("default"))
-        if parameter.get("locked") and str(raw) != str(parameter.get("default")):
-            text = _("is fixed to %(value)s by who keeps the template") % {"value": parameter.get("default")}
-            problems.append(FieldProblem(f"/template_parameters/{name}", "locked", text))
-            continue
-        try:
-            texts[name] = _parameter_text(parameter, raw)
-        except ValueError as error:
-            problems.append(FieldProblem(f"/template_parameters/{name}", "wrong-type", str(error)))
-    # One pass: a value that itself looks like a parameter stays the text it is.
-    return re.sub(r"\{\{\s*([\w-]+)\s*\}\}", lambda m: texts.get(m[1], m[0]), script), problems
-
-
-def _parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
-    kind = parameter.get("type", "text")
-    if raw is None or raw == "":
-        raise ValueError(_("a value is needed"))
-    if kind in ("integer", "number"):
-        if isinstance(raw, bool):
-            raise ValueError(_("must be a whole number") if kind == "integer" else _("must be a number"))
-        try:
-            value: int | float = int(str(raw)) if kind == "integer" else float(str(raw))
-        except ValueError:
-            raise ValueError(
-                (
-                    _("must be a whole number, not %(text)s")
-                    if kind == "integer"
-                    else _("must be a number, not %(text)s")
-                )
-                % {"text": repr(str(raw)[:40])}
-            ) from None
-        low, high = parameter.get("minimum"), parameter.get("maximum")
-        if (low is not None and value < low) or (high is not None and value > high) or value != value:
-            raise ValueError(_("must be from %(low)s to %(high)s") % {"low": low, "high": high})
-        return str(value)
-    if not isinstance(raw, str):
-        raise ValueError(_("must be text"))
-    if kind == "choice":
-        if raw not in parameter.get("choices", []):
-            raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(parameter.get("choices", []))})
-        return shlex.quote(raw)
-    if "\n" in raw or "\x00" in raw or len(raw) > 500:
-        raise ValueError(_("one line of at most 500 characters"))
-    if kind == "path":
-        if not _SAFE_PATH.match(raw):
-            raise ValueError(_("a path of letters, digits and ./_- (variables such as ${HOME} are allowed)"))
-        return f'"{raw}"'
-    return shlex.quote(raw)
 
 
 # --- money ---------------------------------------------------------------------------------------

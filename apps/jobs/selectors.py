@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, QuerySet
 from django.utils.translation import gettext as _
 
 from apps.audit.models import Event
@@ -19,7 +19,7 @@ from apps.core import units
 from apps.core.errors import BadQuery, NotFound
 from apps.costs.selectors import Sums, sums_of
 from apps.costs.states import Unit
-from apps.jobs.models import Attempt, Job, JobTemplate, ProgressPoint
+from apps.jobs.models import Attempt, Job, ProgressPoint
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.states import ATTEMPT_LIVE, ATTEMPT_PLACED, JOB_LIVE, AttemptPhase, JobOrigin, JobPhase
 from apps.teams.permissions import Actor
@@ -186,17 +186,6 @@ def nodes_heard(attempt: Attempt | None) -> dict[str, datetime]:
         if stream.heartbeat_at is not None:
             found[stream.node] = max(stream.heartbeat_at, found.get(stream.node, stream.heartbeat_at))
     return found
-
-
-def templates_visible_to(actor: Actor) -> QuerySet[JobTemplate]:
-    """Templates one may submit with."""
-    if not actor.holds("templates.view"):
-        return JobTemplate.objects.none()
-    rows = JobTemplate.objects.filter(is_enabled=True)
-    if actor.everywhere("templates.view"):
-        return rows
-    # One that names teams is theirs alone.
-    return rows.filter(Q(teams__isnull=True) | Q(teams__in=actor.team_ids("templates.view"))).distinct()
 
 
 def job_sums(job: Job) -> Sums:

@@ -31,10 +31,12 @@ from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.pricing import price_on
 from apps.jobs.retry_rules import parse_rules
-from apps.jobs.rules import check_script, fill_template, hold_for
+from apps.jobs.rules import check_script, hold_for
 from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.jobs.states import JobOrigin
+from apps.jobs.template_rules import fill_template
+from apps.jobs.template_selectors import inherited_rules, use_problems
 from apps.quotas.services import gpus_take
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
@@ -97,6 +99,7 @@ class Preview:
     offered_limit_min: int | None = None
     slurm_user: str = ""
     slurm_account: str = ""
+    retry_defaults: tuple[Mapping[str, str], ...] = ()
 
     @property
     def usd_left(self) -> Decimal:
@@ -113,15 +116,13 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     """Check a spec against cluster, quota and budget; nothing is held. Raises Forbidden."""
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
+    problems = use_problems(spec, team, cluster)
     spec = with_whole_nodes(spec, cluster)
-    problems: list[FieldProblem] = []
     warnings: list[str] = []
     script = spec.script
     if spec.template is not None:
-        if spec.template.teams.exists() and not spec.template.teams.filter(pk=team.pk).exists():
-            text = _("template %(name)s is not for team %(team)s") % {"name": spec.template.name, "team": team.slug}
-            problems.append(FieldProblem("/template", "other-team", text))
-        script, found = fill_template(spec.template.script, spec.template.parameters, spec.template_parameters)
+        kept = spec.template
+        script, found = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name)
         problems += found
     script, found = check_script(script)
     problems += found
@@ -182,6 +183,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         offered_limit_min=offered or None,
         slurm_user=submitter.slurm_user,
         slurm_account=submitter.slurm_account,
+        retry_defaults=tuple(inherited_rules(spec.template, team)),
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
@@ -362,8 +364,8 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
 
     Raises Forbidden, InvalidInput, QuotaExceeded, BudgetExhausted.
     """
-    spec = with_whole_nodes(spec, cluster)
     preview = job_preview(actor=actor, team=team, cluster=cluster, spec=spec)
+    spec = with_whole_nodes(spec, cluster)
     if preview.problems:
         raise InvalidInput(
             "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
@@ -383,6 +385,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         cluster=cluster,
         template=spec.template,
         template_parameters=dict(spec.template_parameters),
+        template_version=spec.template.number if spec.template else 0,
         name=spec.name,
         script=preview.script,
         nodes=spec.nodes,
@@ -400,6 +403,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         tasks_at_once=array.at_once,
         max_recoveries=spec.max_recoveries,
         retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
+        retry_defaults=[dict(row) for row in preview.retry_defaults],
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
         price_source=preview.price_source,
         slurm_user=preview.slurm_user,

@@ -13,13 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core.pages import Page
-from apps.jobs.forms import minutes_text
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import parse_time
 from apps.jobs.selectors import current_attempt, job_for
 from apps.jobs.start_selectors import accuracy_of, asked_of, prediction_of, what_if
 from apps.jobs.start_words import accuracy_words, needs_words, what_if_words
 from apps.jobs.states import JobPhase
+from apps.jobs.template_fields import minutes_text
 
 
 class WhatIfForm(forms.Form):

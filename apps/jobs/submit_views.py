@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +17,18 @@ from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
-from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch, minutes_text
-from apps.jobs.models import Job
+from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
+from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_rules import FIELDS
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
-from apps.jobs.selectors import job_for, jobs_visible_to, templates_visible_to
+from apps.jobs.selectors import job_for, jobs_visible_to
 from apps.jobs.services import Preview, job_preview, job_submit
 from apps.jobs.start_selectors import Asked, what_if
 from apps.jobs.start_words import what_if_words
+from apps.jobs.template_fields import initial_from_template, minutes_text
+from apps.jobs.template_selectors import last_run_of, templates_visible_to
+from apps.jobs.template_words import Changes, run_changes
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
 
@@ -145,6 +146,7 @@ class NewJob(_NewJob):
             if wanted not in probe.templates:
                 raise NotFound(_("There is no template %(name)s.") % {"name": wanted})
             initial |= {"source": "template", "template": wanted}
+            initial |= _filled_by(probe.templates[wanted])
         form = self.form(initial=initial)
         context = {"form": form, "seen": "{}", "can_submit": bool(form.teams and form.clusters)}
         return render(request, TEMPLATE, context)
@@ -190,6 +192,8 @@ class ReadScript(_NewJob):
             if name is None:
                 del reading.fields["name"]
         values = initial_from_sbatch(reading) if what != "cluster" else {}
+        if what == "template" and form.chosen_template:
+            values |= _filled_by(form.chosen_template)
         seen = _object(data.get("seen", "{}"))
         changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}
         # An option that has left the script leaves its field too, unless a person wrote over it.
@@ -212,8 +216,16 @@ class ReadScript(_NewJob):
         }
         response = render(request, f"{TEMPLATE}#read", context)
         fill = changes if what == "cluster" else {**changes, "seen": json.dumps(values)}
-        response["HX-Trigger-After-Settle"] = json.dumps({"qd:fill": fill, "qd:preview": ""})
+        said: dict[str, Any] = {"qd:fill": fill, "qd:preview": ""}
+        if what == "template":
+            said["qd:lock"] = {"names": form.locked, "words": _("Fixed by the template.")}
+        response["HX-Trigger-After-Settle"] = json.dumps(said)
         return response
+
+
+def _filled_by(template: JobTemplate) -> dict[str, Any]:
+    """What a template fills in: its #SBATCH lines, then its own defaults."""
+    return {**initial_from_sbatch(read_sbatch(template.script)), **initial_from_template(template)}
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -239,6 +251,7 @@ class PreviewJob(_NewJob):
         preview = verdict.preview
         script = preview.script if preview else ""
         last = _last_run(self.actor, form)
+        changes = _changes(last, form, script)
         context = {
             "form": form,
             "verdict": verdict,
@@ -246,25 +259,26 @@ class PreviewJob(_NewJob):
             "field_problems": [(name, verdict.at_fields.get(name, "")) for name in form.fields if name not in _SILENT],
             "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
-            "changes": list(changes_between(last.script, script)) if last and script else [],
+            "changes": changes,
+            "is_anothers": last is not None and last.owner_id != self.actor.user_id,
         }
         return render(request, f"{TEMPLATE}#preview", context)
 
 
 def _last_run(actor: Actor, form: JobForm) -> Job | None:
-    """The person's newest job of this name, else of this template."""
-    mine = jobs_visible_to(actor).filter(owner_id=actor.user_id).order_by("-created_at", "-id")
-    name = form.cleaned_data.get("name", "")
-    found = mine.filter(name=name).first() if name else None
+    """The last run from the chosen template, by the person or else the team; of a script, the person's by its name."""
     template = form.chosen_template
-    if found is None and template is not None:
-        found = mine.filter(template=template).first()
-    return found
+    if template is not None:
+        return last_run_of(actor, template, form.teams.get(form.cleaned_data.get("team", "")))
+    name = form.cleaned_data.get("name", "")
+    mine = jobs_visible_to(actor).filter(owner_id=actor.user_id).order_by("-created_at", "-id")
+    return mine.filter(name=name).first() if name else None
 
 
-def changes_between(old: str, new: str) -> Iterable[tuple[str, str]]:
-    """Changed lines with two lines of context as (class, text): add, del, or empty for context."""
-    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2):
-        if line.startswith(("---", "+++")):
-            continue
-        yield {"+": "add", "-": "del", "@": "skip"}.get(line[:1], ""), line
+def _changes(last: Job | None, form: JobForm, script: str) -> Changes | None:
+    """What the job would do differently from the last; None where one of the two is not there yet."""
+    cluster = form.clusters.get(form.cleaned_data.get("cluster", ""))
+    sized = all(form.cleaned_data.get(name) is not None for name in ("nodes", "gpus_per_node", "time_limit"))
+    if last is None or cluster is None or not script or not sized:
+        return None
+    return run_changes(last, form.spec(), cluster, script)

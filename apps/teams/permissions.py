@@ -19,7 +19,7 @@ _SUBMIT = frozenset({"jobs.submit", "jobs.cancel"})
 TEAM_RIGHTS: Mapping[str, frozenset[str]] = {
     TeamRole.VIEWER: _VIEW_TEAM | _VIEW_SHARED,
     TeamRole.RESEARCHER: _VIEW_TEAM | _VIEW_SHARED | _SUBMIT,
-    TeamRole.LEAD: _VIEW_TEAM | _VIEW_SHARED | _SUBMIT | {"jobs.manage", "tokens.manage"},
+    TeamRole.LEAD: _VIEW_TEAM | _VIEW_SHARED | _SUBMIT | {"jobs.manage", "tokens.manage", "templates.manage"},
 }
 _OPERATE = frozenset(
     {
@@ -41,7 +41,7 @@ PLATFORM_RIGHTS: Mapping[str, frozenset[str]] = {
     | _VIEW_SHARED
     | _OPERATE
     | _SUBMIT
-    | {"purchases.allow", "quotas.manage", "teams.manage", "tokens.manage", "audit.view"},
+    | {"purchases.allow", "quotas.manage", "teams.manage", "templates.manage", "tokens.manage", "audit.view"},
 }
 ALL_RIGHTS = frozenset().union(*TEAM_RIGHTS.values(), *PLATFORM_RIGHTS.values())
 

@@ -6,15 +6,19 @@
   document.addEventListener("DOMContentLoaded", function () {
     var form = one("#job-form");
     if (!form) { return; }
+    /* The fields that the chosen template fixes, and the words that say so. */
+    var fixed = { names: all("#fields [data-locked], #id_cluster[data-locked]").map(function (i) { return i.name; }), words: "" };
     function preview() { window.htmx.trigger(document.body, "qd:preview"); }
     function choose(source) {
       form.elements.source.value = source;
+      if (source !== "template") { lock([], ""); }
+      else if (one("#parameters").childElementCount || fixed.names.length) { lock(fixed.names, fixed.words); }
       all("[data-source]").forEach(function (tab) {
         var chosen = tab.dataset.source === source;
         tab.setAttribute("aria-selected", chosen ? "true" : "false");
         one("#from-" + tab.dataset.source).hidden = !chosen;
       });
-      if (source === "template" && !one("#parameters").childElementCount) {
+      if (source === "template" && !one("#parameters").childElementCount && !fixed.names.length) {
         window.htmx.trigger(document.body, "qd:template");
       } else {
         preview();
@@ -38,6 +42,37 @@
         input.value = value;
         var fold = value && input.closest && input.closest("[data-fold-fill]");
         if (fold) { fold.open = true; }
+      });
+    });
+    function lock(names, words) {
+      all("#fields [data-locked], #id_cluster[data-locked]").forEach(function (input) {
+        input.removeAttribute("data-locked");
+        input.readOnly = false;
+        input.removeAttribute("aria-readonly");
+        var told = one("#lock-" + input.name);
+        if (told) { told.remove(); }
+      });
+      names.forEach(function (name) {
+        var input = form.elements[name];
+        if (!input || !input.closest) { return; }
+        input.dataset.locked = "true";
+        if (input.tagName === "SELECT") { input.setAttribute("aria-readonly", "true"); } else { input.readOnly = true; }
+        if (!words) { return; }
+        var note = document.createElement("p");
+        note.className = "help lock-note";
+        note.id = "lock-" + name;
+        note.textContent = words;
+        input.insertAdjacentElement("afterend", note);
+      });
+    }
+    document.body.addEventListener("qd:lock", function (event) {
+      fixed = event.detail;
+      lock(fixed.names, fixed.words);
+    });
+    /* A list has no readonly of its own: what is fixed stays at its value. */
+    ["mousedown", "keydown"].forEach(function (kind) {
+      document.addEventListener(kind, function (event) {
+        if (event.target.matches("select[data-locked]") && event.key !== "Tab") { event.preventDefault(); }
       });
     });
     document.addEventListener("click", function (event) {

@@ -17,7 +17,11 @@ from apps.connections.models import CloudAccount
 from apps.core.api import Endpoint
 from apps.core.pages import PUBLIC
 from apps.health.models import Finding
+from apps.jobs.models import JobTemplate
+from apps.jobs.template_rules import Content
+from apps.jobs.template_services import template_create
 from apps.storage.models import FileSystem, RepositoryAssociation
+from apps.teams.permissions import system_actor
 
 pytestmark = pytest.mark.django_db
 
@@ -122,8 +126,15 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
         "findings": finding.uid,
         "checkpoints": checkpoint.uid,
         "slug": job.team.slug,
+        "templates": keep_template(job.team).name,
         "tokens": "tok_none",
     }
+
+
+def keep_template(team: Any) -> JobTemplate:
+    """A template of one team with one version."""
+    content = Content(title="Kept by train", script="#!/bin/bash\ntrue\n")
+    return template_create(actor=system_actor(), name="kept", teams=[team], content=content)
 
 
 def cases() -> list[tuple[str, str, str]]:
@@ -138,6 +149,7 @@ def cases() -> list[tuple[str, str, str]]:
 
 def address(path: str, things: dict[str, str]) -> str:
     kind = path.split("/")[0]
+    path = path.replace("<int:number>", "1")
     return path.replace("<str:uid>", things.get(kind, "x")).replace("<slug:slug>", things["slug"])
 
 
@@ -149,7 +161,7 @@ def test_anonymous_is_told_to_authenticate(as_user: Any, things: Any, path: str,
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
 
-TEAM_OBJECTS = ("jobs/<str:uid>", "checkpoints/<str:uid>", "teams/<slug:slug>")
+TEAM_OBJECTS = ("jobs/<str:uid>", "checkpoints/<str:uid>", "teams/<slug:slug>", "templates/<str:uid>")
 
 
 @pytest.mark.parametrize(("path", "method", "right"), [c for c in cases() if c[0].startswith(TEAM_OBJECTS)])

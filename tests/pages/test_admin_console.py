@@ -21,7 +21,15 @@ from tests.demo_rows import DemoRows
 from tests.pages.test_markup import Scan
 
 SignIn = Callable[..., Client]
-READ_ONLY = ("audit/entry", "audit/event", "intents/intent", "costs/posting", "costs/account", "teams/apitoken")
+READ_ONLY = (
+    "audit/entry",
+    "audit/event",
+    "intents/intent",
+    "costs/posting",
+    "costs/account",
+    "teams/apitoken",
+    "jobs/jobtemplate",
+)
 EDITABLE = (
     "quotas/quota",
     "costs/budget",
@@ -29,7 +37,6 @@ EDITABLE = (
     "teams/team",
     "teams/serviceaccount",
     "health/xidcode",
-    "jobs/jobtemplate",
     "clusters/slurmuser",
     "clusters/slurmaccount",
 )

@@ -10,8 +10,8 @@ from apps.clusters.models import Node
 from apps.clusters.observations import SeenNode, cluster_nodes_observe
 from apps.clusters.services import ClusterInUse, cluster_create, cluster_delete
 from apps.core.errors import Forbidden, InvalidInput
-from apps.jobs.rules import fill_template
 from apps.jobs.services import job_preview
+from apps.jobs.template_rules import fill_template
 from apps.teams.models import ServiceAccount
 from apps.teams.permissions import actor_for_token
 from apps.teams.services import token_create

@@ -9,9 +9,9 @@ import pytest
 
 from apps.core.errors import InvalidInput
 from apps.jobs.models import JobTemplate
-from apps.jobs.rules import fill_template
-from apps.jobs.selectors import templates_visible_to
 from apps.jobs.services import job_preview, job_submit
+from apps.jobs.template_rules import fill_template
+from apps.jobs.template_selectors import templates_visible_to
 from apps.teams.models import Team
 from tests.conftest import actor_of
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.jobs import rules
-from apps.jobs.rules import end_of, fill_template, hold_for, parse_time
+from apps.jobs.rules import end_of, hold_for, parse_time
 from apps.jobs.sbatch import read_sbatch
+from apps.jobs.template_rules import fill_template
 
 
 @pytest.mark.parametrize(
