@@ -227,6 +227,7 @@ class TemplateVersions(Endpoint):
         """The body of a POST differs."""
         return VersionCreateSerializer if self.request.method == "POST" else VersionSerializer
 
+    @extend_schema(operation_id="templates_versions_list")
     def get(self, request: Request, uid: str) -> Response:
         """Newest first, at most 200."""
         template = template_for(actor=self.actor, may="templates.view", name=uid)

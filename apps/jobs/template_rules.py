@@ -358,7 +358,7 @@ def with_defaults(given: Mapping[str, Any], defaults: Mapping[str, Any], *, name
 
     A template's rules for failures follow the job's own, they are not taken for the job's own.
     """
-    found = {"name": name} if name else {}
+    found: dict[str, Any] = {"name": name} if name else {}
     found |= {k: v for k, v in defaults.items() if k != "retry_rules"}
     if "slurm_options" in found:
         # An option that was given as a member of its own takes the place of the default's.
