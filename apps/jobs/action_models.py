@@ -14,9 +14,9 @@ from apps.jobs.models import Attempt, Job
 class JobAction(models.Model):
     """A wish; the worker sends those of a job one after the other.
 
-    ``parameters`` holds what the kind needs: {signal}, {nice}, {partition, usd_per_gpu_hour, price_source} or
-    {time_limit_min}. ``usd`` and ``gpu_hours`` were held for it when it was asked and are given back when the
-    scheduler refuses. It is sent as Slurm's user ``act_as`` ("": the
+    ``parameters`` holds what the kind needs: {signal}, {nice}, {time_limit_min} or {partition,
+    usd_per_gpu_hour, usd_per_node_hour, price_source}. ``usd`` and ``gpu_hours`` were held for it when it was asked and
+    are given back when the scheduler refuses. It is sent as Slurm's user ``act_as`` ("": the
     cluster's own); ``as_operator``: it may use rights in the scheduler that jobs' owners lack.
     """
 

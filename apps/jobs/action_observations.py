@@ -60,6 +60,7 @@ def _columns(action: JobAction) -> dict[str, Any]:
             return {
                 "partition": given["partition"],
                 "usd_per_gpu_hour": Decimal(given["usd_per_gpu_hour"]),
+                "usd_per_node_hour": Decimal(given.get("usd_per_node_hour", "0")),
                 "price_source": given["price_source"],
             }
         case ActionKind.PRIORITY:
@@ -128,8 +129,8 @@ def limit_follow(job: Job, attempt: Attempt, new: int | None) -> bool:
         hours, usd = (
             (a - b) * attempt.tasks
             for a, b in zip(
-                hold_for(job.nodes, job.gpus_per_node, new, job.usd_per_gpu_hour),
-                hold_for(job.nodes, job.gpus_per_node, old, job.usd_per_gpu_hour),
+                hold_for(job.nodes, job.gpus_per_node, new, job.usd_per_gpu_hour, job.usd_per_node_hour),
+                hold_for(job.nodes, job.gpus_per_node, old, job.usd_per_gpu_hour, job.usd_per_node_hour),
                 strict=True,
             )
         )

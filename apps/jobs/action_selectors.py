@@ -18,7 +18,7 @@ from apps.jobs.array_rules import array_of
 from apps.jobs.block_ends import longest_limit, minutes_left_on
 from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.pricing import price_on
+from apps.jobs.pricing import price_on, share_price
 from apps.jobs.rules import hold_for
 from apps.jobs.selectors import nodes_of, usable_nodes
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin
@@ -193,7 +193,9 @@ def _outside_limit_words(new: int, old: int, ran_min: int, runs: bool) -> str:
 
 
 def _held(job: Job, attempt: Attempt, minutes: int, rate: Decimal | None = None) -> tuple[Decimal, Decimal]:
-    hours, usd = hold_for(job.nodes, job.gpus_per_node, minutes, job.usd_per_gpu_hour if rate is None else rate)
+    """(GPU-hours, USD) held for so long, at another rate than its own where one is given."""
+    gpu_rate, node_rate = (job.usd_per_gpu_hour, job.usd_per_node_hour) if rate is None else (rate, rate)
+    hours, usd = hold_for(job.nodes, job.gpus_per_node, minutes, gpu_rate, node_rate)
     return hours * attempt.tasks, usd * attempt.tasks
 
 
@@ -223,17 +225,30 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
         text = _("partition %(name)s has %(fitting)s nodes that fit; it needs %(nodes)s")
         return ActionLine(job, problem=text % counts)
     price = price_on(job.cluster, nodes, job.gpu_type or nodes[0].gpu_type)
+    share = None
+    if not job.gpus_per_node:
+        share = share_price(job, nodes)
+        price = share or price or (ZERO, "")
     if price is None:
         return ActionLine(job, problem=_("no price is known for the nodes of %(name)s") % {"name": wish.partition})
     parameters = {**wish.parameters, "usd_per_gpu_hour": str(price[0]), "price_source": price[1]}
+    if share is not None:
+        parameters["usd_per_node_hour"] = str(share[0])
     if job.origin == JobOrigin.OUTSIDE:
         facts = {"name": wish.partition, "rate": units.usd(price[0])}
-        outcome = _("moves to %(name)s at %(rate)s a GPU-hour; it is charged as it runs, nothing is held") % facts
+        if job.gpus_per_node:
+            outcome = _("moves to %(name)s at %(rate)s a GPU-hour; it is charged as it runs, nothing is held") % facts
+        else:
+            outcome = _("moves to %(name)s at %(rate)s a node-hour; it is charged as it runs, nothing is held") % facts
         return ActionLine(job, outcome, "", ZERO, ZERO, attempt, parameters)
     _hours, usd = _held(job, attempt, job.time_limit_min, price[0])
     _same, old_usd = _held(job, attempt, job.time_limit_min)
     facts = {"name": wish.partition, "rate": units.usd(price[0]), "usd": units.usd(abs(usd - old_usd))}
-    if usd > old_usd:
+    if usd != old_usd and not job.gpus_per_node:
+        more = _("moves to %(name)s at %(rate)s a node-hour; %(usd)s more is held")
+        less = _("moves to %(name)s at %(rate)s a node-hour; %(usd)s of the hold comes back")
+        outcome = (more if usd > old_usd else less) % facts
+    elif usd > old_usd:
         outcome = _("moves to %(name)s at %(rate)s a GPU-hour; %(usd)s more is held") % facts
     elif usd < old_usd:
         outcome = _("moves to %(name)s at %(rate)s a GPU-hour; %(usd)s of the hold comes back") % facts

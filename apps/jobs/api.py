@@ -92,6 +92,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     cluster: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     template: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(slug_field="name", read_only=True)
     usd_per_gpu_hour = serializers.DecimalField(max_digits=12, decimal_places=6, read_only=True)
+    usd_per_node_hour = serializers.DecimalField(max_digits=12, decimal_places=6, read_only=True)
     expected_start = ExpectedStartField()
 
     class Meta:
@@ -128,6 +129,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "retry_defaults",
             "excluded_nodes",
             "usd_per_gpu_hour",
+            "usd_per_node_hour",
             "price_source",
             "step",
             "total_steps",
@@ -252,6 +254,9 @@ class PreviewSerializer(serializers.Serializer[Any]):
     gpu_hours = serializers.DecimalField(max_digits=20, decimal_places=6)
     usd_held = serializers.DecimalField(max_digits=20, decimal_places=6)
     usd_per_gpu_hour = serializers.DecimalField(max_digits=20, decimal_places=6)
+    usd_per_node_hour = serializers.DecimalField(
+        max_digits=20, decimal_places=6, help_text="Of each node's share, for a job without GPUs; 0 otherwise."
+    )
     price_source = serializers.CharField()
     usd_free = serializers.DecimalField(max_digits=20, decimal_places=6)
     usd_left = serializers.DecimalField(max_digits=20, decimal_places=6)
@@ -348,6 +353,7 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "gpu_hours": preview.gpu_hours,
                 "usd_held": preview.usd,
                 "usd_per_gpu_hour": preview.usd_per_gpu_hour,
+                "usd_per_node_hour": preview.usd_per_node_hour,
                 "price_source": str(preview.price_source),
                 "usd_free": preview.budget.free,
                 "usd_left": preview.usd_left,

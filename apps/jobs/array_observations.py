@@ -90,7 +90,7 @@ def _share(shared: Sequence[QueueEntry], rest: Sequence[int]) -> None:
 
 def _stand_in(sibling: QueueEntry, attempt: Attempt, rest: Sequence[int]) -> None:
     """One row for tasks that nothing tells of yet: what all tasks have in common, and no end."""
-    common = ("name", "user_name", "account", "partition", "qos", "gpus", "submitted_at", "time_limit_min")
+    common = ("name", "user_name", "account", "partition", "qos", "gpus", "cpus", "memory_mib", "submitted_at")
     QueueEntry.objects.create(
         cluster=attempt.job.cluster,
         scheduler_id=attempt.scheduler_id,
@@ -100,5 +100,6 @@ def _stand_in(sibling: QueueEntry, attempt: Attempt, rest: Sequence[int]) -> Non
         array_pending=compressed(rest),
         state="PENDING",
         gone_at=clock.now(),
+        time_limit_min=sibling.time_limit_min,
         **{name: getattr(sibling, name) for name in common},
     )

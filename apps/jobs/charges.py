@@ -12,8 +12,9 @@ from apps.core import units
 from apps.costs import services as ledger
 from apps.costs.states import Unit
 from apps.jobs.models import Attempt, Job
+from apps.jobs.pricing import cost_of
 from apps.jobs.queue_models import QueueEntry
-from apps.jobs.rules import gpu_hours, is_final_state
+from apps.jobs.rules import is_final_state
 
 #: How long after its time limit Slurm may take to end a job (KillWait and the epilog).
 LIMIT_GRACE = timedelta(minutes=5)
@@ -41,7 +42,8 @@ def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
     with transaction.atomic():
         if not _reach(attempt, until):
             return Decimal(0)
-        usd = _post(attempt, until, gpu_hours(gpus, seconds), f"{units.duration(seconds)} × {gpus} GPUs")
+        hours, usd = cost_of(job, gpus, seconds)
+        usd = _post(attempt, until, hours, f"{units.duration(seconds)} × {_what(job, gpus)}", usd)
     attempt.charged_until_at = until
     return usd
 
@@ -64,9 +66,14 @@ def _reach(attempt: Attempt, until: datetime) -> bool:
     return rows.update(charged_until_at=until) == 1
 
 
-def _post(attempt: Attempt, until: datetime, hours: Decimal, what: str) -> Decimal:
+def _what(job: Job, gpus: int) -> str:
+    """What was used, for the memo: GPUs, or a share of nodes."""
+    return f"{gpus} GPUs" if gpus else f"{job.nodes} nodes at {units.usd(job.usd_per_node_hour)}/h"
+
+
+def _post(attempt: Attempt, until: datetime, hours: Decimal, what: str, usd: Decimal) -> Decimal:
     job = attempt.job
-    usd = ledger.exact(hours * job.usd_per_gpu_hour)
+    usd = ledger.exact(usd)
     key = f"charge:{attempt.uid}:{until.timestamp():.3f}"
     memo = f"{job.name}, attempt {attempt.number}: {what}"
     for unit, amount in ((Unit.USD, usd), (Unit.GPU_HOURS, hours)):
@@ -103,7 +110,8 @@ def _charge_tasks(attempt: Attempt, until: datetime) -> Decimal:
         due.filter(ended_at__isnull=False).update(charged_until_at=F("ended_at"))
         usd = Decimal(0)
         if seconds > 0:
-            what = f"{units.duration(seconds)} of {tasks} tasks × {job.gpus_per_task} GPUs"
-            usd = _post(attempt, until, gpu_hours(job.gpus_per_task, seconds), what)
+            what = f"{units.duration(seconds)} of {tasks} tasks × {_what(job, job.gpus_per_task)}"
+            hours, usd = cost_of(job, job.gpus_per_task, seconds)
+            usd = _post(attempt, until, hours, what, usd)
     attempt.charged_until_at = until
     return usd

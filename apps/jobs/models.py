@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.db import models
 from django.db.models import Q
 
@@ -55,8 +57,8 @@ class Job(Reconciled):
     One of ``origin`` "outside" was submitted past the portal: its script is unknown, it is never started again here.
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
     ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
-    The price is a snapshot from the moment of submit. ``excluded_nodes`` grows with node failures. ``slurm_options``
-    are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
+    The price is a snapshot from the moment of submit; ``usd_per_node_hour`` is what a job without GPUs pays for its
+    share of each node. ``excluded_nodes`` grows with node failures. ``slurm_options`` are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
     ``retry_defaults`` those of its template and team at the submit, {rule, source, name} each. ``template_version`` is
     the number of the version it was made from, 0 where none is known. ``array`` ("0-9%2", "" for none) has ``tasks``
     of this size, of which ``tasks_at_once`` can run at the same time.
@@ -97,6 +99,7 @@ class Job(Reconciled):
     slurm_user = models.CharField(max_length=60, blank=True, default="")
     slurm_account = models.CharField(max_length=60, blank=True, default="")
     usd_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=6)
+    usd_per_node_hour = models.DecimalField(max_digits=12, decimal_places=6, default=Decimal(0))
     price_source = SaidField()
     series = models.OneToOneField(CheckpointSeries, on_delete=models.PROTECT, related_name="job")
 

@@ -26,10 +26,10 @@ from apps.jobs.charges import LIMIT_GRACE
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import job_end
 from apps.jobs.outside_selectors import Owner, outsiders_by_number
-from apps.jobs.pricing import price_on
+from apps.jobs.pricing import cost_of, node_price_on, price_on
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.queue_observations import UNFINISHED
-from apps.jobs.rules import end_of, gpu_hours
+from apps.jobs.rules import end_of
 from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobOrigin, JobPhase
 from apps.teams.models import Team
 
@@ -126,6 +126,13 @@ def _job(
     if kind not in prices:
         prices[kind] = price_on(cluster, on or nodes, "")
     usd, source = prices[kind] or (Decimal(0), said(_UNKNOWN_PRICE))
+    usd_per_node_hour = Decimal(0)
+    bare = next((r for r in rows if not r.gpus and r.cpus), None)
+    if bare is not None:
+        each = max(1, bare.node_count)
+        share = node_price_on(cluster, on or nodes, cpus=-(-bare.cpus // each), memory_mib=bare.memory_mib // each)
+        usd_per_node_hour = share[0] if share is not None else usd_per_node_hour
+        source = share[1] if share is not None and not gpus else source
     uid = ids.new_uid("job")
     name = (first.name or first.scheduler_id)[:120]
     runs = any(r.started_at is not None and r.state != "PENDING" for r in rows)
@@ -148,6 +155,7 @@ def _job(
         partition=first.partition[:60],
         max_recoveries=0,
         usd_per_gpu_hour=usd,
+        usd_per_node_hour=usd_per_node_hour,
         price_source=source,
         slurm_user=first.user_name[:60],
         slurm_account=first.account[:60],
@@ -286,8 +294,8 @@ def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
         return Decimal(0)
     most = row.started_at + timedelta(minutes=row.time_limit_min) + LIMIT_GRACE if row.time_limit_min else until
     seconds = max(0.0, (min(until, most) - start).total_seconds())
-    hours = gpu_hours(row.gpus, seconds)
-    usd = ledger.exact(hours * job.usd_per_gpu_hour)
+    hours, usd = cost_of(job, row.gpus, seconds, row.node_count or job.nodes)
+    usd = ledger.exact(usd)
     with transaction.atomic():
         # Charging and remembering how far is one commit: a crash repeats neither.
         changed = QueueEntry.objects.filter(pk=row.pk, charged_until_at=row.charged_until_at).update(
@@ -298,7 +306,8 @@ def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
         ledger.month_open(job.team)
         before = standing_of(job.team, Unit.USD).free
         key = f"outside:{row.pk}:{until.timestamp():.3f}"
-        memo = f"{job.name}, {row.scheduler_id} (outside): {units.duration(seconds)} × {row.gpus} GPUs"
+        what = f"{row.gpus} GPUs" if row.gpus else f"share of {row.node_count or job.nodes} nodes"
+        memo = f"{job.name}, {row.scheduler_id} (outside): {units.duration(seconds)} × {what}"
         for unit, amount in ((Unit.USD, usd), (Unit.GPU_HOURS, hours)):
             ledger.charge(job.team, unit, amount, key=f"{key}:{unit}", subject=job.uid, detail=attempt.uid, memo=memo)
         if usd > 0 and before >= 0 and (after := standing_of(job.team, Unit.USD).free) < 0:

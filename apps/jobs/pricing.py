@@ -1,16 +1,27 @@
-"""What a GPU-hour costs on the nodes a job may land on."""
+"""What a GPU-hour costs on the nodes a job may land on, and what a node's hour costs a job without GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext_noop
 
 from apps.capacity.states import PREPAID
-from apps.catalog.selectors import gpu_price
+from apps.catalog.selectors import gpu_price, price_words, type_by_name
 from apps.clusters.models import Cluster, Node
 from apps.core.said import said
+from apps.jobs.rules import gpu_hours, node_usd, parse_memory
+from apps.jobs.sbatch import check_options, value_of
+
+if TYPE_CHECKING:
+    from apps.jobs.models import Job
+
+_SIX = Decimal("0.000001")
+#: Options by which Slurm gives a job whole nodes, whatever it asks of them.
+_WHOLE = ("core-spec", "thread-spec")
 
 
 def price_on(cluster: Cluster, nodes: Sequence[Node], gpu_type: str) -> tuple[Decimal, str] | None:
@@ -18,7 +29,7 @@ def price_on(cluster: Cluster, nodes: Sequence[Node], gpu_type: str) -> tuple[De
 
     None where no price is known. ``gpu_type`` counts where there are no nodes.
     """
-    region = cluster.account.region if cluster.account is not None else ""
+    region = _region(cluster)
     prepaid = {n.pk: p for n in nodes if (p := _block_price(n)) is not None}
     kinds = {(n.instance_type, n.gpu_type) for n in nodes if n.pk not in prepaid}
     if not kinds and not prepaid:
@@ -27,10 +38,93 @@ def price_on(cluster: Cluster, nodes: Sequence[Node], gpu_type: str) -> tuple[De
     return max([*prices, *prepaid.values()], default=None)
 
 
+def node_price_on(
+    cluster: Cluster, nodes: Sequence[Node], *, cpus: int, memory_mib: int, whole: bool = False
+) -> tuple[Decimal, str] | None:
+    """(USD an hour that so much of one node costs, where that comes from): the larger of its CPU and memory share.
+
+    Of the dearest of these nodes; ``whole``: all of it. None where no price is known.
+    """
+    found = []
+    for node in nodes:
+        price = _node_price(node, _region(cluster))
+        if price is not None:
+            share = Decimal(1) if whole else share_of(node, cpus, memory_mib)
+            found.append(((price[0] * share).quantize(_SIX), price[1]))
+    return max(found, default=None)
+
+
+def share_of(node: Node, cpus: int, memory_mib: int) -> Decimal:
+    """The larger of the CPU and memory share of a node, at most all of it."""
+    shares = [Decimal(cpus) / node.cpus] if node.cpus else []
+    shares += [Decimal(memory_mib) / node.memory_mib] if node.memory_mib else []
+    return min(Decimal(1), max(shares, default=Decimal(0)))
+
+
+def asked_of_a_node(
+    *, nodes: int, tasks_per_node: int, cpus_per_task: int, memory_per_node_mib: int, options: Sequence[str]
+) -> tuple[int, int, bool]:
+    """(CPUs, MiB, whether it is all of it) that a job asks of each node, by its fields and its kept options."""
+    kept, problems = check_options(options)
+    tasks = tasks_per_node
+    if problems:
+        return tasks * cpus_per_task, memory_per_node_mib, False
+    total = value_of(kept, "ntasks") or ""
+    if total.isdigit():
+        tasks = max(tasks, -(-int(total) // max(1, nodes)))
+    cpus = tasks * cpus_per_task
+    least = value_of(kept, "mincpus") or ""
+    cpus = max(cpus, int(least)) if least.isdigit() else cpus
+    memory = memory_per_node_mib
+    with suppress(ValueError):
+        memory = max(memory, cpus * parse_memory(value_of(kept, "mem-per-cpu") or "0"))
+    is_whole = value_of(kept, "exclusive") in ("", "topo") or any(value_of(kept, n) is not None for n in _WHOLE)
+    return cpus, memory, is_whole
+
+
+def share_price(job: Job, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:
+    """(USD an hour of a job's share of one of these nodes, where that comes from); None where no price is known."""
+    cpus, memory_mib, is_whole = asked_of_a_node(
+        nodes=job.nodes,
+        tasks_per_node=job.tasks_per_node,
+        cpus_per_task=job.cpus_per_task,
+        memory_per_node_mib=job.memory_per_node_mib,
+        options=job.slurm_options,
+    )
+    return node_price_on(job.cluster, nodes, cpus=cpus, memory_mib=memory_mib, whole=is_whole)
+
+
+def cost_of(job: Job, gpus: int, seconds: float, nodes: int | None = None) -> tuple[Decimal, Decimal]:
+    """(GPU-hours, USD) of a job, or of one task of its array, for so long on so many GPUs in all.
+
+    Without GPUs its share of its nodes is paid, or of so many where that is told.
+    """
+    hours = gpu_hours(gpus, seconds)
+    if gpus:
+        return hours, (hours * job.usd_per_gpu_hour).quantize(_SIX)
+    return hours, node_usd(job.nodes if nodes is None else nodes, seconds, job.usd_per_node_hour)
+
+
+def _region(cluster: Cluster) -> str:
+    return cluster.account.region if cluster.account is not None else ""
+
+
+def _node_price(node: Node, region: str) -> tuple[Decimal, str] | None:
+    """USD an hour of a whole node and where that comes from."""
+    block = _block_price(node)
+    if block is not None:
+        return block[0] * node.gpus, block[1]
+    kind = type_by_name(node.instance_type) if node.instance_type else None
+    if kind is not None and kind.usd_per_hour is not None:
+        return kind.usd_per_hour, price_words(kind, region)
+    price = gpu_price(node.instance_type, node.gpu_type, region) if node.gpus else None
+    return None if price is None else (price[0] * node.gpus, price[1])
+
+
 def _block_price(node: Node) -> tuple[Decimal, str] | None:
     """The rate of the block that a node belongs to and where it comes from; None for any other node."""
     reservation = node.reserved_in
     if reservation is None or reservation.kind not in PREPAID or reservation.usd_per_hour is None or not node.gpus:
         return None
     words = said(gettext_noop("the upfront price of %(name)s, spread over its hours"), name=str(reservation))
-    return (reservation.usd_per_hour / node.gpus).quantize(Decimal("0.000001")), words
+    return (reservation.usd_per_hour / node.gpus).quantize(_SIX), words

@@ -15,6 +15,7 @@ class QueueEntry(models.Model):
     accounting (``final_tries`` counts how often accounting was asked in vain). ``attempt`` is set where the job is one
     of ours, found by its comment and id. A task of an array has ``array_id`` (the array's scheduler id, also the
     attempt's) and ``array_task``; tasks that have not begun share one row with ``array_pending`` ("3-99%10").
+    ``gpus``, ``cpus`` and ``memory_mib`` are of all its nodes.
     ``charged_until_at`` is how far the ledger has been charged for a job from outside.
     """
 
@@ -41,6 +42,8 @@ class QueueEntry(models.Model):
     nodes = models.JSONField(default=list)
     node_count = models.PositiveIntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)
+    cpus = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveBigIntegerField(default=0)
     dependency = models.TextField(blank=True, default="")
     features = models.TextField(blank=True, default="")
     submitted_at = models.DateTimeField(null=True, blank=True)

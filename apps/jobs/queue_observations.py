@@ -39,6 +39,8 @@ COLUMNS = (
     "nodes",
     "node_count",
     "gpus",
+    "cpus",
+    "memory_mib",
     "dependency",
     "features",
     "submitted_at",

@@ -49,7 +49,10 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     # Each task of an array has a folder of its own and finds its own checkpoints there.
     newest = None if job.array else newest_complete(job.series)
     hours, usd = (
-        part * tasks for part in hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour)
+        part * tasks
+        for part in hold_for(
+            job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour, job.usd_per_node_hour
+        )
     )
     number = ended.number + 1
     attempt = Attempt(

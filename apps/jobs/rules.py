@@ -94,9 +94,22 @@ def gpu_hours(gpus: int, seconds: float | Decimal) -> Decimal:
     return (Decimal(gpus) * Decimal(str(seconds)) / Decimal(3600)).quantize(Decimal("0.000001"))
 
 
-def hold_for(nodes: int, gpus_per_node: int, time_limit_min: int, usd_per_gpu_hour: Decimal) -> tuple[Decimal, Decimal]:
-    """(GPU-hours, USD) that running until the time limit takes."""
+def node_usd(nodes: int, seconds: float | Decimal, usd_per_node_hour: Decimal) -> Decimal:
+    """USD of so many nodes for so long, each at this price: how jobs without GPUs are paid."""
+    return (Decimal(nodes) * Decimal(str(seconds)) / Decimal(3600) * usd_per_node_hour).quantize(Decimal("0.000001"))
+
+
+def hold_for(
+    nodes: int,
+    gpus_per_node: int,
+    time_limit_min: int,
+    usd_per_gpu_hour: Decimal,
+    usd_per_node_hour: Decimal = Decimal(0),
+) -> tuple[Decimal, Decimal]:
+    """(GPU-hours, USD) that running until the time limit takes; the price of a node is for jobs without GPUs."""
     hours = gpu_hours(nodes * gpus_per_node, time_limit_min * 60)
+    if not gpus_per_node:
+        return hours, node_usd(nodes, time_limit_min * 60, usd_per_node_hour)
     return hours, (hours * usd_per_gpu_hour).quantize(Decimal("0.000001"))
 
 

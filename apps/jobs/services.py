@@ -29,7 +29,7 @@ from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
-from apps.jobs.pricing import price_on
+from apps.jobs.pricing import asked_of_a_node, node_price_on, price_on
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, hold_for
 from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
@@ -82,6 +82,7 @@ class Preview:
 
     ``time_limit_min`` is the limit it would run with. ``offered_limit_min`` is the longest that the blocks of its
     nodes hold, where the one asked for is too long; None otherwise. ``slurm_user`` "" is the cluster's own.
+    ``usd_per_node_hour`` is what a job without GPUs pays for its share of each node.
     """
 
     script: str
@@ -100,6 +101,7 @@ class Preview:
     slurm_user: str = ""
     slurm_account: str = ""
     retry_defaults: tuple[Mapping[str, str], ...] = ()
+    usd_per_node_hour: Decimal = Decimal(0)
 
     @property
     def usd_left(self) -> Decimal:
@@ -155,7 +157,16 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
             problems.append(FieldProblem("/gpu_type", "no-price", text))
     else:
         usd_per_gpu_hour, source = price
-    hours, usd = hold_for(max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min), usd_per_gpu_hour)
+    usd_per_node_hour = Decimal(0)
+    if not spec.gpus_per_node and (share := _share_price(cluster, spec, nodes)) is not None:
+        usd_per_node_hour, source = share
+    hours, usd = hold_for(
+        max(0, spec.nodes),
+        max(0, spec.gpus_per_node),
+        max(0, spec.time_limit_min),
+        usd_per_gpu_hour,
+        usd_per_node_hour,
+    )
     hours, usd = hours * len(array.tasks), usd * len(array.tasks)
     with transaction.atomic():
         month_open(team)
@@ -175,6 +186,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         gpu_hours=hours,
         usd=usd,
         usd_per_gpu_hour=usd_per_gpu_hour,
+        usd_per_node_hour=usd_per_node_hour,
         price_source=source,
         budget=budget,
         quota=quota,
@@ -187,6 +199,17 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
+
+
+def _share_price(cluster: Cluster, spec: JobSpec, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:
+    cpus, memory_mib, is_whole = asked_of_a_node(
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        cpus_per_task=spec.cpus_per_task,
+        memory_per_node_mib=spec.memory_per_node_mib,
+        options=spec.slurm_options,
+    )
+    return node_price_on(cluster, nodes, cpus=cpus, memory_mib=memory_mib, whole=is_whole)
 
 
 def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
@@ -405,6 +428,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
         retry_defaults=[dict(row) for row in preview.retry_defaults],
         usd_per_gpu_hour=preview.usd_per_gpu_hour,
+        usd_per_node_hour=preview.usd_per_node_hour,
         price_source=preview.price_source,
         slurm_user=preview.slurm_user,
         slurm_account=preview.slurm_account,

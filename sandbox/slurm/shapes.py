@@ -46,7 +46,7 @@ def _tres(job: Job, *, allocated: bool) -> str:
     count = len(job.nodes) if allocated else job.node_count
     cpus = job.cpus_per_node * count if allocated else job.tasks * job.cpus_per_task
     parts = [f"cpu={cpus}"]
-    if not allocated and job.memory_mib:
+    if job.memory_mib:
         parts.append(f"mem={job.memory_mib * count}M")
     parts += [f"node={count}", f"billing={cpus}"]
     if job.gpus_per_node:

@@ -200,9 +200,11 @@ def test_instants_are_told_by_our_clock_and_asked_by_slurms() -> None:
     assert abs(int(asked.removeprefix("uts")) - (now + 900 - 260)) <= 1
 
 
-@pytest.mark.parametrize("told", [{}, {"statistics": {"req_time": 3 + int(time.time())}}, {"errors": [{"error": "x"}]}])
+@pytest.mark.parametrize("told", [{}, {"statistics": {"req_time": 3}}, {"errors": [{"error": "x"}]}])
 def test_a_clock_that_is_not_told_or_hardly_off_changes_nothing(told: dict[str, Any]) -> None:
     began = int(time.time())
+    if "statistics" in told:
+        told = {"statistics": {"req_time": began + 3}}
     server = Server("v0.0.42", diag=told, jobs={"jobs": [old_job(start_time=began)]})
     if "errors" in told:
         server.routes["diag"] = httpx2.Response(401, json=told)

@@ -364,6 +364,7 @@ class SchedulerJob:
     A task of an array has ``array_id`` (the array's scheduler id) and ``array_task``; tasks that have not begun share
     one record, whose ``array_pending`` lists them ("3-99%10"). A part of a heterogeneous job has ``het_id`` (the
     scheduler id of the first part) and ``het_offset``. ``dependency`` and ``features`` are Slurm's own words.
+    ``gpus``, ``cpus`` and ``memory_mib`` are of all nodes: given, or asked for while it waits; 0: unknown.
     """
 
     scheduler_id: str
@@ -395,6 +396,8 @@ class SchedulerJob:
     dependency: str = ""
     features: str = ""
     eligible_at: datetime | None = None
+    cpus: int = 0
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

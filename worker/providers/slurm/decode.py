@@ -35,6 +35,7 @@ _JOB_FLAGS = {
     "RECONFIG_FAIL": "",
     "EXPEDITING": "PENDING",
 }
+_IN_MIB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024, "P": 1024 * 1024 * 1024}
 _WAITING = "PENDING"
 _UNFINISHED = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING"})
 _GPU_TOTAL = re.compile(r"(?:^|,)gres/gpu=(\d+)(?=,|$)")
@@ -136,6 +137,21 @@ def _gpus(record: Mapping[str, Any], node_count: int) -> int:
     return _gres_count(text(record.get("tres_per_job")))
 
 
+def _asked(record: Mapping[str, Any]) -> tuple[int, int]:
+    """(CPUs, MiB) of all nodes, as given or, while it waits, as asked for."""
+    for key in ("tres_alloc_str", "tres_req_str"):
+        told = dict(part.partition("=")[::2] for part in text(record.get(key)).split(","))
+        if told.get("cpu", "").isdigit():
+            return int(told["cpu"]), _mib(told.get("mem", ""))
+    return number(record.get("cpus")) or 0, 0
+
+
+def _mib(value: str) -> int:
+    """``4000M``, ``1.50T`` or bare MiB as whole MiB; 0 for what is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", value)
+    return int(float(found[1]) * _IN_MIB[found[2]]) if found else 0
+
+
 def queue_job(record: Mapping[str, Any]) -> v.SchedulerJob:
     """A job of the queue. Raises KeyError, TypeError or ValueError for a record that is none."""
     state = job_state(record["job_state"])
@@ -159,6 +175,8 @@ def queue_job(record: Mapping[str, Any]) -> v.SchedulerJob:
         nodes=nodes,
         node_count=node_count,
         gpus=_gpus(record, node_count),
+        cpus=_asked(record)[0],
+        memory_mib=_asked(record)[1],
         submitted_at=instant(record.get("submit_time")),
         started_at=began_at if nodes and state != _WAITING else None,
         # While a job runs Slurm puts the end of its time limit there.
@@ -230,6 +248,8 @@ def accounting_job(record: Mapping[str, Any]) -> v.SchedulerJob:
         nodes=nodes,
         node_count=number(record.get("allocation_nodes")) or len(nodes),
         gpus=_tres_gpus(allocated) or _tres_gpus(requested),
+        cpus=_tres_count(allocated, "cpu") or _tres_count(requested, "cpu"),
+        memory_mib=_tres_count(allocated, "mem") or _tres_count(requested, "mem"),
         submitted_at=instant(times.get("submission")),
         started_at=began_at if nodes else None,
         ended_at=instant(times.get("end")) if state not in _UNFINISHED else None,
@@ -251,6 +271,11 @@ def accounting_job(record: Mapping[str, Any]) -> v.SchedulerJob:
         features=text(record.get("constraints")),
         eligible_at=instant(times.get("eligible")),
     )
+
+
+def _tres_count(entries: Iterable[Any], kind: str) -> int:
+    found = (number(one.get("count")) for one in entries if isinstance(one, Mapping) and one.get("type") == kind)
+    return max((count for count in found if count), default=0)
 
 
 def _tres_gpus(entries: Iterable[Any]) -> int:
