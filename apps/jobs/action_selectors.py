@@ -227,7 +227,7 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
     price = price_on(job.cluster, nodes, job.gpu_type or nodes[0].gpu_type)
     share = None
     if not job.gpus_per_node:
-        share = share_price(job, nodes)
+        share = share_price(job.cluster, job, nodes)
         price = share or price or (ZERO, "")
     if price is None:
         return ActionLine(job, problem=_("no price is known for the nodes of %(name)s") % {"name": wish.partition})

@@ -58,7 +58,8 @@ class Job(Reconciled):
     ``stop_requested_at`` with ``stop_kind`` ("cancel" or "requeue") is a person's wish, sent as Slurm's user
     ``stop_as`` ("": the cluster's own). All attempts are submitted as ``slurm_user`` with ``slurm_account``.
     The price is a snapshot from the moment of submit; ``usd_per_node_hour`` is what a job without GPUs pays for its
-    share of each node. ``excluded_nodes`` grows with node failures. ``slurm_options`` are handed to Slurm as they are, each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
+    share of each node. ``excluded_nodes`` grows with node failures. ``slurm_options`` are handed to Slurm as they are,
+    each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
     ``retry_defaults`` those of its template and team at the submit, {rule, source, name} each. ``template_version`` is
     the number of the version it was made from, 0 where none is known. ``array`` ("0-9%2", "" for none) has ``tasks``
     of this size, of which ``tasks_at_once`` can run at the same time.

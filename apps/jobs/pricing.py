@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from django.utils.translation import gettext_noop
 
@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 _SIX = Decimal("0.000001")
 #: Options by which Slurm gives a job whole nodes, whatever it asks of them.
 _WHOLE = ("core-spec", "thread-spec")
+
+
+class Shape(Protocol):
+    """What a job, or a job to be, asks of its nodes."""
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def tasks_per_node(self) -> int: ...
+
+    @property
+    def cpus_per_task(self) -> int: ...
+
+    @property
+    def memory_per_node_mib(self) -> int: ...
+
+    @property
+    def slurm_options(self) -> Sequence[str]: ...
 
 
 def price_on(cluster: Cluster, nodes: Sequence[Node], gpu_type: str) -> tuple[Decimal, str] | None:
@@ -82,16 +101,16 @@ def asked_of_a_node(
     return cpus, memory, is_whole
 
 
-def share_price(job: Job, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:
+def share_price(cluster: Cluster, shape: Shape, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:
     """(USD an hour of a job's share of one of these nodes, where that comes from); None where no price is known."""
     cpus, memory_mib, is_whole = asked_of_a_node(
-        nodes=job.nodes,
-        tasks_per_node=job.tasks_per_node,
-        cpus_per_task=job.cpus_per_task,
-        memory_per_node_mib=job.memory_per_node_mib,
-        options=job.slurm_options,
+        nodes=shape.nodes,
+        tasks_per_node=shape.tasks_per_node,
+        cpus_per_task=shape.cpus_per_task,
+        memory_per_node_mib=shape.memory_per_node_mib,
+        options=shape.slurm_options,
     )
-    return node_price_on(job.cluster, nodes, cpus=cpus, memory_mib=memory_mib, whole=is_whole)
+    return node_price_on(cluster, nodes, cpus=cpus, memory_mib=memory_mib, whole=is_whole)
 
 
 def cost_of(job: Job, gpus: int, seconds: float, nodes: int | None = None) -> tuple[Decimal, Decimal]:

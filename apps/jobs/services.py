@@ -29,7 +29,7 @@ from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.permissions import can_submit_job
-from apps.jobs.pricing import asked_of_a_node, node_price_on, price_on
+from apps.jobs.pricing import price_on, share_price
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, hold_for
 from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
@@ -158,15 +158,10 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     else:
         usd_per_gpu_hour, source = price
     usd_per_node_hour = Decimal(0)
-    if not spec.gpus_per_node and (share := _share_price(cluster, spec, nodes)) is not None:
+    if not spec.gpus_per_node and (share := share_price(cluster, spec, nodes)) is not None:
         usd_per_node_hour, source = share
-    hours, usd = hold_for(
-        max(0, spec.nodes),
-        max(0, spec.gpus_per_node),
-        max(0, spec.time_limit_min),
-        usd_per_gpu_hour,
-        usd_per_node_hour,
-    )
+    size = (max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min))
+    hours, usd = hold_for(*size, usd_per_gpu_hour, usd_per_node_hour)
     hours, usd = hours * len(array.tasks), usd * len(array.tasks)
     with transaction.atomic():
         month_open(team)
@@ -199,17 +194,6 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
-
-
-def _share_price(cluster: Cluster, spec: JobSpec, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:
-    cpus, memory_mib, is_whole = asked_of_a_node(
-        nodes=spec.nodes,
-        tasks_per_node=spec.tasks_per_node,
-        cpus_per_task=spec.cpus_per_task,
-        memory_per_node_mib=spec.memory_per_node_mib,
-        options=spec.slurm_options,
-    )
-    return node_price_on(cluster, nodes, cpus=cpus, memory_mib=memory_mib, whole=is_whole)
 
 
 def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
