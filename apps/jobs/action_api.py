@@ -57,7 +57,9 @@ class WishSerializer(serializers.Serializer[Any]):
         required=False, help_text="With PRIORITY: the higher, the later; below zero only for operators."
     )
     partition = serializers.CharField(max_length=60, required=False, help_text="With PARTITION.")
-    task = serializers.IntegerField(required=False, help_text="With CANCEL_TASK: the number of the array's task.")
+    task = serializers.IntegerField(
+        required=False, help_text="With CANCEL_TASK and REQUEUE_TASK: its number in the array."
+    )
     time_limit_min = serializers.IntegerField(
         required=False, help_text="With TIME_LIMIT: the whole limit from the start; what it costs more is held first."
     )

@@ -38,7 +38,7 @@ class Wish:
                 return {"partition": self.partition}
             case ActionKind.TIME_LIMIT:
                 return {"time_limit_min": self.time_limit_min}
-            case ActionKind.CANCEL_TASK:
+            case ActionKind.CANCEL_TASK | ActionKind.REQUEUE_TASK:
                 return {"task": self.task}
             case _:
                 return {}
@@ -61,7 +61,7 @@ def wish_of(kind: str, given: Mapping[str, Any]) -> Wish:
             if not (partition := str(given.get("partition") or "").strip()):
                 raise _wrong("/partition", _("a value is needed"))
             return Wish(kind, partition=partition[:60])
-        case ActionKind.CANCEL_TASK:
+        case ActionKind.CANCEL_TASK | ActionKind.REQUEUE_TASK:
             return Wish(kind, task=_whole("/task", given.get("task"), 0, 4_000_000))
         case ActionKind.TIME_LIMIT:
             return Wish(kind, time_limit_min=_whole("/time_limit_min", given.get("time_limit_min"), 1, 60 * 24 * 90))

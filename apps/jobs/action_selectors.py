@@ -19,7 +19,8 @@ from apps.jobs.block_ends import longest_limit, minutes_left_on
 from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.pricing import price_on, share_price
-from apps.jobs.rules import hold_for
+from apps.jobs.queue_models import QueueEntry
+from apps.jobs.rules import hold_for, is_final_state
 from apps.jobs.selectors import nodes_of, usable_nodes
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin
 from apps.teams.permissions import Actor
@@ -124,8 +125,12 @@ def _problem(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> str
             return _("is held: release it first, Slurm would forget the hold")
         case ActionKind.PRIORITY if wish.nice < 0 and not is_operator(actor):
             return _("may not pass others: only operators set a nice below zero")
-        case ActionKind.CANCEL_TASK if wish.task not in array_of(attempt.array).tasks or not attempt.array:
+        case ActionKind.CANCEL_TASK | ActionKind.REQUEUE_TASK if (
+            not attempt.array or wish.task not in array_of(attempt.array).tasks
+        ):
             return _("has no task %(task)s in this attempt") % {"task": wish.task}
+        case ActionKind.REQUEUE_TASK if attempt.phase != AttemptPhase.RUNNING:
+            return _("has not begun: nothing is to be run again")
         case ActionKind.PARTITION if runs:
             return _("runs already: it cannot move to another partition")
     return ""
@@ -146,9 +151,34 @@ def _line(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> Action
             outcome = _("gets %(signal)s; a program that does not handle it ends") % {"signal": wish.signal}
         case ActionKind.CANCEL_TASK:
             outcome = _("task %(task)s is ended; the others go on") % {"task": wish.task}
+        case ActionKind.REQUEUE_TASK:
+            return _again_line(job, attempt, wish)
         case _:
             outcome = _("gets nice %(nice)s; the higher, the later its turn") % {"nice": wish.nice}
     return ActionLine(job, outcome, attempt=attempt, parameters=wish.parameters)
+
+
+def _again_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
+    rows = QueueEntry.objects.filter(attempt=attempt, array_task=wish.task).order_by("pk")
+    state = rows.values_list("state", flat=True).last() or "PENDING"
+    facts = {"task": wish.task, "usd": units.usd(hold_for_task(job))}
+    if state == "COMPLETED":
+        return ActionLine(job, problem=_("has finished task %(task)s with success already") % facts)
+    if state == "PENDING":
+        return ActionLine(job, problem=_("has not begun task %(task)s yet") % facts)
+    if is_final_state(state):
+        outcome = _("task %(task)s runs again when the others of this attempt have ended; %(usd)s are held for it then")
+    else:
+        outcome = _(
+            "task %(task)s is ended and runs again when the others of this attempt have ended; %(usd)s are held for it "
+            "then"
+        )
+    return ActionLine(job, outcome % facts, attempt=attempt, parameters=wish.parameters)
+
+
+def hold_for_task(job: Job) -> Decimal:
+    """USD held for one task of an array, or for the whole of any other job."""
+    return hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour, job.usd_per_node_hour)[1]
 
 
 def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionLine:

@@ -20,6 +20,7 @@ class ActionKind(TextChoices):
     PARTITION = "PARTITION", _("Partition")
     TIME_LIMIT = "TIME_LIMIT", _("Time limit")
     CANCEL_TASK = "CANCEL_TASK", _("Cancel a task")
+    REQUEUE_TASK = "REQUEUE_TASK", _("Run a task again")
 
 
 class ActionPhase(TextChoices):
@@ -50,7 +51,7 @@ ACTION_COLOURS: dict[str, str] = {
     P.UNKNOWN: "warn",
 }
 #: Kinds that come to the same however often they are sent.
-REPEATABLE = frozenset({K.HOLD, K.RELEASE, K.PRIORITY, K.PARTITION, K.TIME_LIMIT, K.CANCEL_TASK})
+REPEATABLE = frozenset({K.HOLD, K.RELEASE, K.PRIORITY, K.PARTITION, K.TIME_LIMIT, K.CANCEL_TASK, K.REQUEUE_TASK})
 #: What is offered for several jobs at once.
 BULK_KINDS = (K.HOLD, K.RELEASE, K.SIGNAL, K.PRIORITY)
 #: Signals that a person may send; ending a job is cancelling it.

@@ -33,6 +33,7 @@ _MEMBERS = {
     ActionKind.PARTITION: "partition",
     ActionKind.TIME_LIMIT: "time_limit_min",
     ActionKind.CANCEL_TASK: "task",
+    ActionKind.REQUEUE_TASK: "task",
 }
 
 
@@ -82,7 +83,10 @@ class JobsAct(Page):
         context["going"] = [line for line in lines if not line.problem]
         context["skipped"] = [line for line in lines if line.problem]
         context["usd"] = sum((line.usd for line in lines if not line.problem), Decimal(0))
-        is_typed = request.GET.get("value") is not None and kind != ActionKind.CANCEL_TASK
+        is_typed = request.GET.get("value") is not None and kind not in (
+            ActionKind.CANCEL_TASK,
+            ActionKind.REQUEUE_TASK,
+        )
         part = "#plan" if is_typed and is_htmx(request) else "#preview"
         return render(request, f"jobs/act.html{part}", context)
 

@@ -31,6 +31,8 @@ def verb_words(kind: str, given: Mapping[str, Any]) -> str:
             return _("move it to partition %(name)s") % {"name": given.get("partition")}
         case ActionKind.CANCEL_TASK:
             return _("cancel its task %(task)s") % {"task": given.get("task")}
+        case ActionKind.REQUEUE_TASK:
+            return _("run its task %(task)s again") % {"task": given.get("task")}
         case ActionKind.TIME_LIMIT:
             minutes = given.get("time_limit_min")
             return _("set its time limit to %(limit)s") % {

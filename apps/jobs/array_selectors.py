@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Q
 from django.utils.translation import gettext_noop as _
 
 from apps.core.said import Said, said
@@ -20,6 +21,8 @@ from apps.jobs.rules import is_final_state
 
 #: Failed ends of a task for which a faulty node may be to blame.
 _MAY_BE_THE_NODES = frozenset({"FAILED", "OUT_OF_MEMORY"})
+#: What Slurm tells has whole seconds, and clocks differ a little; what was ended closer to a stop counts as stopped.
+_CLOCKS_DIFFER = timedelta(seconds=3)
 _COLUMNS = (
     "id",
     "attempt__number",
@@ -56,6 +59,11 @@ class Task:
     def has_ended(self) -> bool:
         """Whether its state will not change any more in this attempt."""
         return is_final_state(self.state)
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether it began and has not succeeded."""
+        return self.state not in ("", "PENDING", "COMPLETED")
 
 
 def tasks_of(job: Job) -> list[Task]:
@@ -159,10 +167,14 @@ def tasks_to_run_again(job: Job, ended: Attempt, failed_node: str = "") -> tuple
     where nothing is left to repeat.
     """
     again = AGAIN | {"CANCELLED", ""} if ended.stop_reason else AGAIN
-    cancelled = _tasks_cancelled(job)
+    wishes = _wishes_of_tasks(job)
+    asked = set(tasks_asked_again(job, ended))
 
     def is_wanted(task: Task) -> bool:
-        if task.attempt != ended.number or task.number in cancelled:
+        if task.number in asked:
+            return True
+        cancelled = wishes.get(task.number, ("", 0))[0] == ActionKind.CANCEL_TASK
+        if task.attempt != ended.number or cancelled or _was_ended_by_hand(task, ended):
             return False
         of_node = task.state in _MAY_BE_THE_NODES and bool(failed_node) and failed_node in task.nodes
         return of_node or task.state in again or not task.has_ended
@@ -170,10 +182,38 @@ def tasks_to_run_again(job: Job, ended: Attempt, failed_node: str = "") -> tuple
     return tuple(task.number for task in tasks_of(job) if is_wanted(task))
 
 
-def _tasks_cancelled(job: Job) -> frozenset[int]:
-    """Tasks that someone cancelled one by one."""
-    done = JobAction.objects.filter(job=job, kind=ActionKind.CANCEL_TASK, phase=ActionPhase.DONE)
-    return frozenset(int(given["task"]) for given in done.values_list("parameters", flat=True))
+def tasks_asked_again(job: Job, ended: Attempt) -> tuple[int, ...]:
+    """Tasks of an attempt that a person wants to run again and that did not succeed in it."""
+    wishes = _wishes_of_tasks(job)
+    if not any(kind == ActionKind.REQUEUE_TASK and pk == ended.pk for kind, pk in wishes.values()):
+        return ()
+    return tuple(
+        task.number
+        for task in tasks_of(job)
+        if wishes.get(task.number) == (ActionKind.REQUEUE_TASK, ended.pk)
+        and task.attempt == ended.number
+        and task.state != "COMPLETED"
+    )
+
+
+def _wishes_of_tasks(job: Job) -> dict[int, tuple[str, int]]:
+    """Of each task the last that someone asked about it alone, (kind, pk of the attempt); refused ones left out.
+
+    A cancel counts once it was sent: until then the task is none that ended by it.
+    """
+    rows = JobAction.objects.filter(job=job).exclude(phase__in=[ActionPhase.REFUSED, ActionPhase.UNKNOWN])
+    rows = rows.filter(
+        Q(kind=ActionKind.REQUEUE_TASK) | Q(kind=ActionKind.CANCEL_TASK, phase=ActionPhase.DONE)
+    ).order_by("id")
+    told = rows.values_list("kind", "parameters", "attempt_id")
+    return {int(given["task"]): (str(kind), int(attempt or 0)) for kind, given, attempt in told}
+
+
+def _was_ended_by_hand(task: Task, ended: Attempt) -> bool:
+    """Whether a task was cancelled before the attempt was stopped: by someone on the cluster, not by the stop."""
+    if task.state != "CANCELLED" or task.ended_at is None:
+        return False
+    return ended.stop_decided_at is not None and task.ended_at < ended.stop_decided_at - _CLOCKS_DIFFER
 
 
 def tasks_words(attempt: Attempt) -> Said:

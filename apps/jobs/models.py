@@ -158,8 +158,8 @@ class Attempt(models.Model):
     ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
     ``slurm_user`` and ``slurm_account`` are what it was submitted with. ``array`` are the tasks of a job array that it
     runs, ``tasks`` how many. ``avoided_nodes`` are those it was submitted without because their block ends before it
-    would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` says why we ended it
-    ourselves. ``charged_until_at`` is how far the ledger has been charged.
+    would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` and
+    ``stop_decided_at`` says why we ended it ourselves. ``charged_until_at`` is how far the ledger has been charged.
     """
 
     uid = models.CharField(max_length=40, unique=True, editable=False)
@@ -181,6 +181,7 @@ class Attempt(models.Model):
     scheduler_id = models.CharField(max_length=40, blank=True, default="", db_index=True)
     stop_reason = models.CharField(max_length=20, blank=True, default="")
     stop_node = models.CharField(max_length=120, blank=True, default="")
+    stop_decided_at = models.DateTimeField(null=True, blank=True)
     stop_sent_at = models.DateTimeField(null=True, blank=True)
     observed_state = models.CharField(max_length=40, blank=True, default="")
     observed_reason = models.CharField(max_length=80, blank=True, default="")

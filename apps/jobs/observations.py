@@ -201,7 +201,7 @@ def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
             pk=attempt.pk,
             stop_reason="",
             phase__in=[AttemptPhase.QUEUED, AttemptPhase.RUNNING, AttemptPhase.SUBMITTING],
-        ).update(stop_reason=reason, stop_node=node)
+        ).update(stop_reason=reason, stop_node=node, stop_decided_at=clock.now())
         if not changed:
             return False
         attempt.stop_reason, attempt.stop_node = reason, node

@@ -13,12 +13,12 @@ from apps.core.said import brief, said
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.jobs.array_rules import compressed
-from apps.jobs.array_selectors import tasks_to_run_again, worst_of
+from apps.jobs.array_selectors import tasks_asked_again, tasks_to_run_again, worst_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import has_fatal_finding, job_end, job_event
-from apps.jobs.retry_rules import STOP, Decision, decide, rules_of
+from apps.jobs.retry_rules import RETRY, STOP, Decision, decide, rules_of
 from apps.jobs.retry_selectors import failure_of
-from apps.jobs.rules import hold_for
+from apps.jobs.rules import RECOVERABLE, hold_for
 from apps.jobs.states import JOB_TRANSITIONS, AttemptPhase, JobPhase
 
 
@@ -30,8 +30,13 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     """
     is_failure = ended.phase != AttemptPhase.REQUEUED
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
-    failure = failure_of(job, ended, failed)
-    decision = decide(failure, rules_of(job.retry_rules, job.retry_defaults))
+    if ended.phase not in RECOVERABLE and tasks_asked_again(job, ended):
+        # Nothing of the whole failed: a person wants some tasks again.
+        is_failure = False
+        decision = Decision(RETRY, "person", said(_("someone asked for tasks to run again")))
+    else:
+        failure = failure_of(job, ended, failed)
+        decision = decide(failure, rules_of(job.retry_rules, job.retry_defaults))
     if decision.rule == "infrastructure" and not failed and len(ended.nodes) == 1:
         failed = ended.nodes[0]
     array, tasks = _array_again(job, ended, failed)

@@ -41,6 +41,12 @@ def act(uid: str) -> Outcome:
     attempt = action.attempt
     if action.phase == ActionPhase.SENT:
         return _resolve(action)
+    is_over = attempt is not None and attempt.phase in ATTEMPT_ENDED
+    if action.kind == ActionKind.REQUEUE_TASK and is_over and not job.has_ended:
+        # The attempt ended by itself first: the next one has the task all the same.
+        obs.action_sending(action)
+        obs.action_done(action)
+        return again(0)
     if job.has_ended or attempt is None or attempt.phase in ATTEMPT_ENDED:
         obs.action_refused(action, said(_("the attempt ended before it could be asked")))
         return again(0)
@@ -72,7 +78,8 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
             scheduler.update(scheduler_id, v.JobChange(nice=given["nice"]), as_operator=action.as_operator)
         case ActionKind.PARTITION:
             scheduler.update(scheduler_id, v.JobChange(partition=given["partition"]), as_operator=action.as_operator)
-        case ActionKind.CANCEL_TASK:
+        case ActionKind.CANCEL_TASK | ActionKind.REQUEUE_TASK:
+            # What has ended already needs no end; that a task runs again is read from the wish when all have ended.
             with suppress(NotFound):
                 scheduler.cancel(f"{scheduler_id}_{given['task']}")
         case ActionKind.TIME_LIMIT:

@@ -20,7 +20,7 @@ from apps.core.said import Said, said
 from apps.intents.services import intent_ask
 from apps.jobs import observations as obs
 from apps.jobs.action_observations import limit_follow
-from apps.jobs.array_selectors import tasks_words
+from apps.jobs.array_selectors import tasks_asked_again, tasks_words
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
 from apps.jobs.dependency_selectors import standstill_of
@@ -380,6 +380,8 @@ def _after_end(job: Job, attempt: Attempt) -> Outcome:
         AttemptPhase.REFUSED: JobPhase.FAILED,
     }
     phase = AttemptPhase(attempt.phase)
+    if job.array and phase in ends and job.stop_kind != "cancel" and tasks_asked_again(job, attempt):
+        return _decide(job, attempt)
     if job.array and phase == AttemptPhase.SUCCEEDED and job_short_of_tasks(job):
         # Its last tasks succeeded; one of an earlier attempt had failed by itself.
         return DONE
