@@ -110,13 +110,18 @@ def test_the_tasks_of_an_array(sign_in: SignIn, site: DemoRows) -> None:
     assert "40 tasks" in text
     assert "JobArrayTaskLimit" in text
     assert f"kind=CANCEL_TASK&amp;value=9&amp;uid={job.uid}" in text
-    assert f"value=5&amp;uid={job.uid}" not in text
+    assert f"kind=CANCEL_TASK&amp;value=5&amp;uid={job.uid}" not in text
+    assert f"kind=REQUEUE_TASK&amp;value=5&amp;uid={job.uid}" in text
+    assert f"kind=REQUEUE_TASK&amp;value=6&amp;uid={job.uid}" not in text
+    shown = client.get(f"/jobs/act?kind=REQUEUE_TASK&value=9&uid={job.uid}").content.decode()
+    assert "task 9 is ended and runs again when the others of this attempt have ended" in shown
     failed = client.get(f"/jobs/{job.uid}/tasks?state=FAILED").content.decode()
     assert "1 task" in failed
     assert client.get(f"/jobs/{job.uid}/tasks?page=x").status_code == 400
     lines = client.get(f"/jobs/{job.uid}/tasks.csv").content.decode().splitlines()
     assert len(lines) == 41
     assert lines[6].startswith("5,1,7106,FAILED")
+    assert "kind=REQUEUE_TASK" not in sign_in("member").get(f"/jobs/{job.uid}/tasks").content.decode()
     assert "kind=CANCEL_TASK" not in sign_in("member").get(f"/jobs/{job.uid}/tasks").content.decode()
     assert sign_in("outsider").get(f"/jobs/{job.uid}/tasks").status_code == 404
     assert sign_in("outsider").get(f"/jobs/{job.uid}/tasks.csv").status_code == 404
