@@ -20,6 +20,7 @@ from tests.demo_rows import DemoRows, _Seed
 from tests.demo_slurm import demo_slurm
 from tests.demo_starts import demo_starts
 from tests.demo_storage import demo_storage
+from tests.demo_templates import demo_templates
 
 CHECKS = (
     ("subnet", True, said("%(subnet)s is in zone %(zone)s.", subnet="subnet-0a1b2c3d", zone="use1-az4")),
@@ -77,6 +78,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     _limits(seed)
     demo_storage(seed)
     demo_jobs(rows)
+    demo_templates(rows)
     demo_slurm(rows)
     demo_starts(rows)
     demo_capacity(seed)

@@ -81,6 +81,12 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("jobs-none-match", "owner", "/jobs?q=nothing-has-this-name"),
         ("job-new", "owner", "/jobs/new"),
         ("job-new-options", "owner", f"/jobs/new?from={uid(Job, name='tokenizer-sweep')}"),
+        ("job-new-template", "owner", "/jobs/new?template=pretrain-sweep"),
+        ("templates", "lead", "/templates"),
+        ("template", "lead", "/templates/pretrain-sweep"),
+        ("template-version", "lead", "/templates/pretrain-sweep/versions/3"),
+        ("template-edit", "lead", "/templates/pretrain-sweep/edit"),
+        ("team-retry", "lead", "/templates/retries/nlp"),
         ("job", "owner", f"/jobs/{job}"),
         *(
             (f"job-{t}", "owner", f"/jobs/{job}/{t}")

@@ -58,6 +58,7 @@ _MAP: tuple[tuple[Any, tuple[tuple[Any, str, str, str], ...]], ...] = (
         (
             (_("Home"), "home", "house", SIGNED_IN),
             (_("Jobs"), "jobs", "layers", "jobs.view"),
+            (_("Templates"), "templates", "layout-template", "templates.view"),
             (_("Checkpoints"), "checkpoints", "save", "checkpoints.view"),
         ),
     ),

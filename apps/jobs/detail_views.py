@@ -26,9 +26,11 @@ from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spa
 from apps.jobs.models import Attempt, Job
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.progress_selectors import series_of
+from apps.jobs.retry_rules import OWN
 from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
+from apps.jobs.spec_api import spec_of
 from apps.jobs.start_views import start_context
 
 
@@ -104,6 +106,7 @@ class JobPage(Page):
                 ("cost", "job-cost", _("Cost")),
             ],
             "may_submit": self.actor.holds("jobs.submit"),
+            "may_template": self.actor.holds("templates.manage"),
             "cluster_url": page_address("cluster", job.cluster.uid),
             "polls": not job.has_ended,
             "queue_read_at": None if job.has_ended else job.cluster.queue_read_at,
@@ -225,26 +228,9 @@ class JobConfig(JobPage):
         """The page."""
         job = self.job(uid)
         context = self.frame(job)
-        body = {
-            "team": job.team.slug,
-            "cluster": job.cluster.name,
-            "name": job.name,
-            "nodes": job.nodes,
-            "gpus_per_node": job.gpus_per_node,
-            "time_limit_min": job.time_limit_min,
-            "gpu_type": job.gpu_type,
-            "tasks_per_node": job.tasks_per_node,
-            "cpus_per_task": job.cpus_per_task,
-            "memory_per_node_mib": job.memory_per_node_mib,
-            "partition": job.partition,
-            "environment": job.environment,
-            "slurm_options": job.slurm_options,
-            "array": job.array,
-            "max_recoveries": job.max_recoveries,
-            "retry_rules": job.retry_rules,
-            "script": job.script,
-        }
-        context["body"] = json.dumps(body, indent=2, ensure_ascii=False)
+        context["body"] = json.dumps(spec_of(job), indent=2, ensure_ascii=False)
+        own = [{"rule": rule, "source": OWN, "name": ""} for rule in job.retry_rules]
+        context["retry_chain"] = [*own, *job.retry_defaults]
         context["submit_url"] = request.build_absolute_uri("/api/v1/jobs")
         return self.answer(request, "jobs/job_config.html", context)
 

@@ -12,6 +12,7 @@ from apps.jobs.api import JobSubmitSerializer
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job
 from apps.jobs.selectors import job_for
+from apps.jobs.template_selectors import unlocked
 
 
 def spec_of(job: Job) -> dict[str, Any]:
@@ -36,7 +37,11 @@ def spec_of(job: Job) -> dict[str, Any]:
         "retry_rules": job.retry_rules,
     }
     if job.template is not None and job.template.is_enabled:
-        return {**body, "template": job.template.name, "template_parameters": job.template_parameters}
+        template = job.template
+        taken = unlocked(template.parameters, job.template_parameters)
+        # What the template fixes is said by the template alone.
+        free = {name: value for name, value in body.items() if name not in template.locked}
+        return {**free, "template": template.name, "template_parameters": taken}
     return {**body, "script": job.script}
 
 

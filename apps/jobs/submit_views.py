@@ -195,6 +195,9 @@ class ReadScript(_NewJob):
         if what == "template" and form.chosen_template:
             values |= _filled_by(form.chosen_template)
         seen = _object(data.get("seen", "{}"))
+        if what == "template" and data.get("name", "") not in ("", seen.get("name")) and "name" not in form.locked:
+            # A name that a person gave stays; a template's is only a first word.
+            values.pop("name", None)
         changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}
         # An option that has left the script leaves its field too, unless a person wrote over it.
         left = (name for name in FIELDS if name in seen and name not in values and what != "cluster")
@@ -225,7 +228,8 @@ class ReadScript(_NewJob):
 
 def _filled_by(template: JobTemplate) -> dict[str, Any]:
     """What a template fills in: its #SBATCH lines, then its own defaults."""
-    return {**initial_from_sbatch(read_sbatch(template.script)), **initial_from_template(template)}
+    read = initial_from_sbatch(read_sbatch(template.script))
+    return {"name": template.name, **read, **initial_from_template(template)}
 
 
 def _object(text: str) -> dict[str, Any]:

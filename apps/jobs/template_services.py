@@ -25,6 +25,8 @@ from apps.teams.models import Team
 from apps.teams.permissions import Actor
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+#: Words that are addresses beside the templates.
+_PLACES = frozenset({"new", "row", "preview", "retries"})
 
 
 def content_checked(actor: Actor, content: Content) -> tuple[Content, list[FieldProblem]]:
@@ -98,7 +100,7 @@ def template_create(*, actor: Actor, name: str, teams: Sequence[Team], content: 
     """A template with its first version. Raises Forbidden, InvalidInput."""
     _may_keep(actor, teams)
     content, problems = content_checked(actor, content)
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _PLACES:
         text = _("small letters, digits, - and _, at most 60, such as eval-array")
         problems = [FieldProblem("/name", "invalid", text), *problems]
     elif JobTemplate.objects.filter(name=name).exists():

@@ -15,10 +15,26 @@ from apps.jobs import (
     start_views,
     stop_views,
     submit_views,
+    template_views,
     views,
 )
 
 urlpatterns: list[URLPattern] = [
+    path("templates", template_views.TemplateList.as_view(), name="templates"),
+    path("templates/new", template_views.NewTemplate.as_view(), name="template-new"),
+    path("templates/row", template_views.TemplateRow.as_view(), name="template-row"),
+    path("templates/preview", template_views.TemplatePreview.as_view(), name="template-preview"),
+    path("templates/retries/<str:slug>", template_views.TeamRetryPage.as_view(), name="team-retry"),
+    path("templates/<str:name>", template_views.TemplatePage.as_view(), name="template"),
+    path("templates/<str:name>/edit", template_views.EditTemplate.as_view(), name="template-edit"),
+    path("templates/<str:name>/retire", template_views.OfferTemplate.as_view(), name="template-retire"),
+    path("templates/<str:name>/offer", template_views.OfferTemplate.as_view(is_offered=True), name="template-offer"),
+    path("templates/<str:name>/versions/<int:number>", template_views.VersionPage.as_view(), name="template-version"),
+    path(
+        "templates/<str:name>/versions/<int:number>/restore",
+        template_views.RestoreVersion.as_view(),
+        name="template-restore",
+    ),
     path("jobs", views.JobList.as_view(), name="jobs"),
     path("jobs/rows", views.JobRows.as_view(), name="jobs-rows"),
     path("jobs/export.csv", views.JobCsv.as_view(), name="jobs-csv"),

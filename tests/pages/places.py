@@ -10,7 +10,7 @@ from tests.demo_rows import DemoRows
 
 KINDS = ("pcs", "eks", "hyperpod-slurm", "hyperpod-eks", "parallelcluster")
 #: (URL name, what of the demo site it is about, who may open it).
-#: Everyone: any role. Team: only who sees team nlp. Operators, admins: those platform roles.
+#: Everyone: any role. Team: only who sees team nlp. Keepers: its leads and admins. Operators, admins: platform roles.
 PLACES: tuple[tuple[str, str, str], ...] = (
     ("clusters", "", "everyone"),
     ("cluster", "cluster", "everyone"),
@@ -72,6 +72,14 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("connection-new", "", "operators"),
     ("connection", "account", "operators"),
     ("connection-edit", "account", "operators"),
+    ("templates", "", "everyone"),
+    ("template", "template", "team"),
+    ("template", "retired_template", "team"),
+    ("template-version", "template_version", "team"),
+    ("template-new", "", "keepers"),
+    ("template-row", "", "keepers"),
+    ("template-edit", "template", "keepers"),
+    ("team-retry", "team", "team"),
     ("audit", "", "admins"),
     ("audit-chain", "", "admins"),
     ("audit-csv", "", "admins"),
@@ -125,6 +133,12 @@ def argument(site: DemoRows, about: str) -> list[Any]:
             return [OfferingSearch.objects.latest("id").uid]
         case "team":
             return ["nlp"]
+        case "template":
+            return ["pretrain-sweep"]
+        case "retired_template":
+            return ["tokenize"]
+        case "template_version":
+            return ["pretrain-sweep", 2]
         case "account":
             return [CloudAccount.objects.get(name="research").uid]
         case _:

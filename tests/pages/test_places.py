@@ -19,10 +19,12 @@ MAY = {
     "everyone": {"outsider", "member", "owner", "lead", "operator", "admin"},
     "team": {"member", "owner", "lead", "operator", "admin"},
     "operators": {"operator", "admin"},
+    "keepers": {"lead", "admin"},
     "admins": {"admin"},
 }
 PEOPLE = ("outsider", "member", "owner", "lead", "operator", "admin")
 FRAGMENTS = {
+    "template-row",
     "jobs-nobodys",
     "jobs-limits",
     "jobs-on-cluster",
