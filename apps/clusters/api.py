@@ -79,6 +79,7 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
             "observed_partitions",
             "queue_read_at",
             "nodes_read_at",
+            "operator_missing_at",
             "created_at",
             "version",
         ]

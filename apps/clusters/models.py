@@ -96,6 +96,7 @@ class Cluster(Reconciled):
     queue_read_at = models.DateTimeField(null=True, blank=True)
     nodes_read_at = models.DateTimeField(null=True, blank=True)
     exporters_read_at = models.DateTimeField(null=True, blank=True)
+    operator_missing_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["name"]

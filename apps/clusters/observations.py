@@ -55,6 +55,22 @@ def cluster_reached(
         event("cluster", cluster.uid, "ClusterReady", f"Slurm {version}, REST {api_version}")
 
 
+def operator_missing(cluster: Cluster) -> None:
+    """The scheduler does not let the cluster's own user act on others' jobs: shown to operators until it does."""
+    if cluster.operator_missing_at is None:
+        event("cluster", cluster.uid, "OperatorMissing", f"{cluster.user_name} lacks adminlevel=operator in Slurm")
+    now = clock.now()
+    Cluster.objects.filter(pk=cluster.pk).update(operator_missing_at=now)
+    cluster.operator_missing_at = now
+
+
+def operator_works(cluster: Cluster) -> None:
+    """The cluster's own user acted on another's job."""
+    if cluster.operator_missing_at is not None:
+        Cluster.objects.filter(pk=cluster.pk).update(operator_missing_at=None)
+        cluster.operator_missing_at = None
+
+
 def cluster_unreachable(cluster: Cluster, error: str) -> None:
     """The controller did not answer, or answered nonsense."""
     with transaction.atomic():

@@ -258,7 +258,7 @@ def _colour_of(event: Event) -> str:
             return JOB_COLOURS.get(phase, "off")
         case "AttemptRunning":
             return "busy"
-        case "NodeFailed" | "CheckpointTorn":
+        case "NodeFailed" | "CheckpointTorn" | "StopDenied":
             return "bad"
         case "CheckpointComplete":
             return "good"

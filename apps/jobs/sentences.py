@@ -169,6 +169,11 @@ def _end_words(job: Job) -> str:
     return words.get(job.reason, job.reason or str(job.message) or "–")
 
 
+def _with_denial(job: Job, words: str) -> str:
+    """Behind the sentence, why the last cancel or requeue came to nothing and who must do what."""
+    return f"{words} {job.message}" if job.reason == "StopDenied" else words
+
+
 def job_sentence(job: Job, attempt: Attempt | None = None, sums: Sums | None = None) -> str:
     """What is going on with a job, since when, what next, and whether anyone must act.
 
@@ -185,9 +190,9 @@ def job_sentence(job: Job, attempt: Attempt | None = None, sums: Sums | None = N
     charged: Decimal = sums.charged
     match job.phase:
         case JobPhase.PENDING | JobPhase.QUEUED:
-            return waiting_sentence(job, attempt)
+            return _with_denial(job, waiting_sentence(job, attempt))
         case JobPhase.RUNNING:
-            return running_sentence(job, attempt, newest, sums)
+            return _with_denial(job, running_sentence(job, attempt, newest, sums))
         case JobPhase.RECOVERING:
             where = (
                 _("from step %(step)s") % {"step": units.count(attempt.resume_step)}

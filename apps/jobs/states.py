@@ -77,7 +77,8 @@ JOB_TRANSITIONS: dict[str, frozenset[str]] = {
     J.RUNNING: frozenset({J.QUEUED, J.RECOVERING, J.CANCELLING, *JOB_ENDED}),
     J.RECOVERING: frozenset({J.QUEUED, J.RUNNING, J.WAITING_BUDGET, J.CANCELLING, *JOB_ENDED}),
     J.WAITING_BUDGET: frozenset({J.RECOVERING, J.CANCELLING, J.CANCELLED, J.FAILED}),
-    J.CANCELLING: frozenset(JOB_ENDED),
+    # Back where it was where the scheduler denies the cancel.
+    J.CANCELLING: frozenset({J.QUEUED, J.RUNNING, *JOB_ENDED}),
     J.SUCCEEDED: frozenset(),
     J.FAILED: frozenset(),
     J.TIMED_OUT: frozenset(),

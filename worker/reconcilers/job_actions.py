@@ -11,11 +11,13 @@ from contextlib import suppress
 
 from django.utils.translation import gettext_noop as _
 
+from apps.clusters.observations import operator_missing, operator_works
 from apps.core.said import Said, said
 from apps.jobs import action_observations as obs
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_selectors import open_actions
 from apps.jobs.action_states import REPEATABLE, ActionKind, ActionPhase
+from apps.jobs.denied_observations import denied_words
 from apps.jobs.selectors import job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, ATTEMPT_PLACED
 from worker import doors
@@ -23,6 +25,7 @@ from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.errors import AccessDenied, Conflict, NotFound, ProviderError, Throttled, Unavailable
 from worker.providers.ports import Scheduler
+from worker.reconcilers.jobs import DENIED
 
 #: How often a wish about an attempt that is not in the scheduler yet is looked at again.
 WAIT_S = 5.0
@@ -58,6 +61,8 @@ def act(uid: str) -> Outcome:
         _send(scheduler, attempt.scheduler_id, action)
     except ProviderError as error:
         return _failed(action, error)
+    if not action.act_as and job.slurm_user not in ("", job.cluster.user_name):
+        operator_works(job.cluster)
     obs.action_done(action)
     return again(0)
 
@@ -110,7 +115,10 @@ def _failed(action: JobAction, error: ProviderError) -> Outcome:
 
 
 def _words(action: JobAction, error: ProviderError) -> str | Said:
-    if isinstance(error, AccessDenied) and error.code == "2002":
+    if isinstance(error, AccessDenied) and error.code in DENIED:
+        if not action.act_as and action.job.slurm_user not in ("", action.job.cluster.user_name):
+            operator_missing(action.job.cluster)
+            return denied_words(action.job, "", str(error))
         if action.kind == ActionKind.TIME_LIMIT:
             return said(
                 _("Slurm lets operators alone give a running job more time, or any job more than its partition")

@@ -14,10 +14,12 @@ from datetime import timedelta
 from django.conf import settings
 from django.utils.translation import gettext_noop as _
 
+from apps.clusters.observations import operator_works
 from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.core.said import Said, said
 from apps.intents.services import intent_ask
+from apps.jobs import denied_observations as denied
 from apps.jobs import observations as obs
 from apps.jobs.action_observations import limit_follow
 from apps.jobs.array_selectors import tasks_asked_again, tasks_words
@@ -53,6 +55,8 @@ RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
 #: Slurm's number for "Invalid job array specification".
 BAD_ARRAY = "2081"
+#: Slurm's numbers for "Access/permission denied" and "Invalid user id": who is known, and may not.
+DENIED = frozenset({"2002", "2010"})
 #: Slurm's number for "Invalid account or account/partition combination specified".
 NO_ASSOCIATION = "2045"
 
@@ -99,6 +103,12 @@ def _stop_outsider(job: Job, attempt: Attempt) -> Outcome:
             doors.scheduler_for(job.cluster, job.stop_as).cancel(attempt.scheduler_id)
         except NotFound:
             intent_ask("cluster.outside", job.cluster.uid)
+        except AccessDenied as error:
+            if error.code in DENIED and denied.stop_denied(attempt, job.stop_as, str(error)):
+                return DONE
+            raise
+        else:
+            _taken(job, job.stop_as)
         obs.attempt_stop_sent(attempt)
     return again(RESEND_STOP.total_seconds())
 
@@ -278,13 +288,26 @@ def _follow_limit(job: Job, attempt: Attempt) -> None:
         limit_follow(job, attempt, found.time_limit_min)
 
 
+def _taken(job: Job, acting: str) -> None:
+    """A stop was taken, and with it what an earlier denial said."""
+    denied.denial_over(job)
+    if not acting and job.slurm_user not in ("", job.cluster.user_name):
+        operator_works(job.cluster)
+
+
 def _stop(job: Job, attempt: Attempt) -> Outcome:
+    # What a person asked for goes as that person; what the portal decided, as whoever the job belongs to.
+    asked_for = attempt.stop_reason in ("Cancelled", "Requeued") and job.stop_by
+    acting = job.stop_as if asked_for else job.slurm_user
     try:
-        # What a person asked for goes as that person; what the portal decided, as whoever the job belongs to.
-        asked_for = attempt.stop_reason in ("Cancelled", "Requeued") and job.stop_by
-        doors.scheduler_for(job.cluster, job.stop_as if asked_for else job.slurm_user).cancel(attempt.scheduler_id)
+        doors.scheduler_for(job.cluster, acting).cancel(attempt.scheduler_id)
     except NotFound:
         return _ask_for(job, attempt)
+    except AccessDenied as error:
+        if asked_for and error.code in DENIED and denied.stop_denied(attempt, acting, str(error)):
+            return again(POLL_S)
+        raise
+    _taken(job, acting)
     obs.attempt_stop_sent(attempt)
     return again(POLL_S)
 
