@@ -363,6 +363,8 @@ def _parallelcluster(seed: _Seed) -> None:
     _ready(
         cluster,
         20,
+        # Its own user is not an operator of Slurm yet.
+        operator_missing_at=clock.now(),
         provider_id="arn:aws:cloudformation:us-east-1:123456789012:stack/hpc-prod/0a1b2c3d",
         observed_version="3.13.2",
         provider_facts={

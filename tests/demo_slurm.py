@@ -34,9 +34,6 @@ def demo_slurm(rows: DemoRows) -> None:
     SlurmAccount.objects.create(cluster=cluster, account="nlp-eval", team=rows.teams["nlp"])
     SlurmAccount.objects.create(cluster=cluster, account="vision", team=rows.teams["vision"], is_default=True)
     _outside(cluster)
-    # The one whose own user Slurm has not made an operator.
-    told = {"operator_missing_at": clock.now(), "user_name": "quarterdeck"}
-    Cluster.objects.filter(name="shannon").update(**told)
 
 
 def _outside(cluster: Cluster) -> None:
