@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+from collections.abc import Sequence
 from functools import lru_cache
 
 from django.conf import settings
@@ -11,6 +12,7 @@ from django.conf import settings
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
 from apps.jobs.option_rules import PYXIS_NONE, PYXIS_VALUE, pyxis_environment
+from apps.jobs.part_rules import Part, further_parts
 from apps.jobs.sbatch import kept_options
 from worker.providers import values as v
 
@@ -157,6 +159,27 @@ def submit_request(job: Job, attempt: Attempt) -> v.SubmitRequest:
         array=attempt.array,
         stdout_path=early_output(job, attempt),
         # A node whose block ends before the job would is no place for it, whatever is free there now.
-        options=tuple(o.plain for o in kept_options(job.slurm_options) if o.name not in PYXIS_VALUE | PYXIS_NONE),
+        options=_options(job.slurm_options),
+        parts=tuple(_submit_part(part) for part in further_parts(job.parts)),
         excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes])),
     )
+
+
+def _submit_part(part: Part) -> v.SubmitPart:
+    return v.SubmitPart(
+        partition=part.partition,
+        nodes=part.nodes,
+        gpus_per_node=part.gpus_per_node,
+        gpu_type=part.gpu_type,
+        tasks_per_node=part.tasks_per_node,
+        cpus_per_task=part.cpus_per_task,
+        memory_per_node_mib=part.memory_per_node_mib,
+        time_limit_min=part.time_limit_min,
+        name=part.name,
+        options=_options(part.slurm_options),
+    )
+
+
+def _options(lines: Sequence[str]) -> tuple[str, ...]:
+    """Kept options as Slurm takes them; those of a plugin reach it another way."""
+    return tuple(o.plain for o in kept_options(lines) if o.name not in PYXIS_VALUE | PYXIS_NONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Q
@@ -15,6 +15,7 @@ from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.said import Said, said
 from apps.jobs.models import Attempt, Job
+from apps.jobs.part_rules import Part, parts_of
 from apps.jobs.rules import checkpoint_signal
 from apps.jobs.selectors import usable_nodes
 
@@ -77,21 +78,32 @@ def room_for(job: Job, excluded: Collection[str] = ()) -> Room:
     in_block = Q(fleet__reservation__kind__in=BLOCKS) | Q(group__reservation__kind__in=BLOCKS)
     if not Node.objects.filter(in_block, cluster_id=job.cluster_id).exists():
         return Room()
-    nodes = usable_nodes(job.cluster, job.gpu_type, job.gpus_per_node, job.partition)
+    rooms = [_room(job, part, excluded) for part in parts_of(job)]
+    if len(rooms) == 1:
+        return rooms[0]
+    # All parts start together: what keeps one of them keeps the job.
+    tightest = min(rooms, key=lambda room: room.fitting - room.needed)
+    late = frozenset(name for room in rooms for name in room.late)
+    return replace(tightest, late=late, forbidden=frozenset(name for room in rooms for name in room.forbidden))
+
+
+def _room(job: Job, part: Part, excluded: Collection[str]) -> Room:
+    """What is left to one part of a job, which most jobs have one of."""
+    nodes = usable_nodes(job.cluster, part.gpu_type, part.gpus_per_node, part.partition)
     nodes = [n for n in nodes if n.name not in excluded]
     left = {n.name: minutes for n in nodes if (minutes := minutes_left_on(n)) is not None}
-    full = frozenset(name for name, minutes in left.items() if minutes < job.time_limit_min)
-    least = min(job.time_limit_min, LEAST_RUN_MIN) if checkpoint_signal(job.environment) else job.time_limit_min
+    full = frozenset(name for name, minutes in left.items() if minutes < part.time_limit_min)
+    least = min(part.time_limit_min, LEAST_RUN_MIN) if checkpoint_signal(job.environment) else part.time_limit_min
     forbidden = frozenset(name for name, minutes in left.items() if minutes < least)
-    late = full if len(nodes) - len(full) >= job.nodes else forbidden
-    most = longest_limit(nodes, job.nodes)
+    late = full if len(nodes) - len(full) >= part.nodes else forbidden
+    most = longest_limit(nodes, part.nodes)
     ending = [n.reserved_in for n in nodes if n.name in left and n.reserved_in is not None]
     first = min(ending, key=lambda r: (r.end_at is None, r.end_at, r.pk), default=None)
     return Room(
         late=late,
         forbidden=forbidden,
         fitting=len(nodes) - len(late),
-        needed=job.nodes,
+        needed=part.nodes,
         most_min=most,
         start_within_min=None if most is None else max(0, most - least),
         block=str(first) if first is not None else "",

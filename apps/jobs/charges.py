@@ -12,6 +12,7 @@ from apps.core import units
 from apps.costs import services as ledger
 from apps.costs.states import Unit
 from apps.jobs.models import Attempt, Job
+from apps.jobs.part_rules import parts_of
 from apps.jobs.pricing import cost_of
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.rules import is_final_state
@@ -26,6 +27,8 @@ def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
         return Decimal(0)
     if attempt.array:
         return _charge_tasks(attempt, until)
+    if attempt.job.parts:
+        return _charge_parts(attempt, until)
     job = attempt.job
     start = max(attempt.started_at, attempt.charged_until_at or attempt.started_at)
     row = QueueEntry.objects.filter(attempt=attempt, scheduler_id=attempt.scheduler_id).order_by("pk").last()
@@ -44,6 +47,42 @@ def attempt_charge(attempt: Attempt, until: datetime) -> Decimal:
             return Decimal(0)
         hours, usd = cost_of(job, gpus, seconds)
         usd = _post(attempt, until, hours, f"{units.duration(seconds)} × {_what(job, gpus)}", usd)
+    attempt.charged_until_at = until
+    return usd
+
+
+def _charge_parts(attempt: Attempt, until: datetime) -> Decimal:
+    """One posting for all parts of a heterogeneous job: each by its own time, GPUs and price.
+
+    All parts start together. One that was ended by itself is charged to its end, told by its own entry.
+    """
+    job = attempt.job
+    assert attempt.started_at is not None
+    start = max(attempt.started_at, attempt.charged_until_at or attempt.started_at)
+    rows = {row.het_offset: row for row in QueueEntry.objects.filter(attempt=attempt).order_by("pk")}
+    hours = usd = Decimal(0)
+    words: list[str] = []
+    for offset, part in enumerate(parts_of(job)):
+        row = rows.get(offset)
+        end = until
+        if row is not None and row.ended_at is not None and row.ended_at >= attempt.started_at:
+            end = min(end, row.ended_at)
+        elif row is None or not _is_shown(job, row.state, row.gone_at, until):
+            end = min(end, attempt.started_at + timedelta(minutes=part.time_limit_min) + LIMIT_GRACE)
+        if end <= start:
+            continue
+        gpus = max(part.gpus, row.gpus) if row is not None else part.gpus
+        seconds = (end - start).total_seconds()
+        more = part.cost(gpus, seconds)
+        hours, usd = hours + more[0], usd + ledger.exact(more[1])
+        what = f"{gpus} GPUs" if gpus else f"{part.nodes} nodes at {units.usd(part.usd_per_node_hour)}/h"
+        words.append(f"{units.duration(seconds)} × {what}")
+    if not words:
+        return Decimal(0)
+    with transaction.atomic():
+        if not _reach(attempt, until):
+            return Decimal(0)
+        _post(attempt, until, hours, " + ".join(words) if len(words) < 5 else f"{len(words)} parts", usd)
     attempt.charged_until_at = until
     return usd
 

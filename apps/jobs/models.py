@@ -13,6 +13,7 @@ from apps.core import clock
 from apps.core.models import Reconciled, Recorded
 from apps.core.said import SaidField
 from apps.jobs.log_models import LogSegment
+from apps.jobs.part_rules import further_parts
 from apps.jobs.queue_models import QueueEntry as QueueEntry
 from apps.jobs.start_models import StartHistory as StartHistory
 from apps.jobs.start_models import StartPrediction as StartPrediction
@@ -62,7 +63,8 @@ class Job(Reconciled):
     each ``--name=value``. ``retry_rules`` are lines of retry_rules.parse_rules;
     ``retry_defaults`` those of its template and team at the submit, {rule, source, name} each. ``template_version`` is
     the number of the version it was made from, 0 where none is known. ``array`` ("0-9%2", "" for none) has ``tasks``
-    of this size, of which ``tasks_at_once`` can run at the same time.
+    of this size, of which ``tasks_at_once`` can run at the same time. ``parts`` are the further parts of a
+    heterogeneous job (rows of part_rules.Part), whose first part its own columns are.
     """
 
     uid_prefix = "job"
@@ -90,6 +92,7 @@ class Job(Reconciled):
     array = models.TextField(blank=True, default="")
     tasks = models.PositiveIntegerField(default=1)
     tasks_at_once = models.PositiveIntegerField(default=1)
+    parts = models.JSONField(default=list)
     max_recoveries = models.PositiveSmallIntegerField(default=3)
     retry_rules = models.JSONField(default=list)
     retry_defaults = models.JSONField(default=list)
@@ -143,8 +146,13 @@ class Job(Reconciled):
 
     @property
     def gpus_per_task(self) -> int:
-        """GPUs of the job, or of each task of an array."""
-        return self.nodes * self.gpus_per_node
+        """GPUs of the job with all its parts, or of each task of an array."""
+        return self.nodes * self.gpus_per_node + sum(part.gpus for part in further_parts(self.parts))
+
+    @property
+    def nodes_in_all(self) -> int:
+        """Nodes of the job with all its parts, or of each task of an array."""
+        return self.nodes + sum(part.nodes for part in further_parts(self.parts))
 
     @property
     def has_ended(self) -> bool:

@@ -16,9 +16,10 @@ from apps.jobs.array_rules import compressed
 from apps.jobs.array_selectors import tasks_asked_again, tasks_to_run_again, worst_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import has_fatal_finding, job_end, job_event
+from apps.jobs.part_rules import hold_of
 from apps.jobs.retry_rules import RETRY, STOP, Decision, decide, rules_of
 from apps.jobs.retry_selectors import failure_of
-from apps.jobs.rules import RECOVERABLE, hold_for
+from apps.jobs.rules import RECOVERABLE
 from apps.jobs.states import JOB_TRANSITIONS, AttemptPhase, JobPhase
 
 
@@ -53,12 +54,7 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
     # Each task of an array has a folder of its own and finds its own checkpoints there.
     newest = None if job.array else newest_complete(job.series)
-    hours, usd = (
-        part * tasks
-        for part in hold_for(
-            job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour, job.usd_per_node_hour
-        )
-    )
+    hours, usd = (held * tasks for held in hold_of(job))
     number = ended.number + 1
     attempt = Attempt(
         uid=ids.new_uid("att"),

@@ -21,6 +21,7 @@ from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.option_rules import FIELD_OF, PYXIS_NONE, PYXIS_VALUE, check_value
 from apps.jobs.rules import parse_gpus, parse_memory, parse_time
+from apps.jobs.sbatch_parts import add_parts, ignored_words, next_part, parts_here
 from apps.jobs.sbatch_shape import settle
 
 
@@ -78,16 +79,15 @@ _FIELDS: Final = _names(
 #: Options that count by GPUs: without a number of them Slurm takes as many GPUs as make the rest come out.
 PER_GPU: Final = ("ntasks-per-gpu", "cpus-per-gpu", "mem-per-gpu")
 _MAGIC: Final = "#SBATCH"
-#: A line that parts the components of a heterogeneous job.
-_HETEROGENEOUS: Final = re.compile(r"#SBATCH\s+(?:hetjob|packjob)\b")
 
 
 @dataclass(slots=True)
 class SbatchReading:
     """What the #SBATCH lines of a script say.
 
-    ``fields`` are values of a job's columns, ``options`` what is handed to Slurm as ``--name=value``, ``problems``
-    what cannot be done by line, ``remarks`` what is somebody else's business.
+    ``fields`` are values of a job's columns, with ``parts`` (members of part_rules.Part) where there are several;
+    ``options`` are handed to Slurm as ``--name=value``, ``problems`` cannot be done by line, ``remarks`` are somebody
+    else's business.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -218,34 +218,44 @@ def read_sbatch(script: str) -> SbatchReading:
     """Read the #SBATCH lines of a script, up to its first command, as Slurm does."""
     out = SbatchReading()
     given: dict[str, Option] = {}
+    shapes = [given]
     for number, raw in enumerate(script.removeprefix("\ufeff").split("\n"), start=1):
         line = raw.rstrip("\r")
         if not line.startswith(_MAGIC):
             if line.strip() and not line.lstrip().startswith("#"):
                 break
             continue
-        if _HETEROGENEOUS.match(line):
-            text = _("a heterogeneous job has parts of different shape; submit each part as a job of its own")
-            out.problems.append(_line_problem(number, text))
+        if (parting := parts_here(line)) is not None:
+            out.remarks += ignored_words(number, parting["rest"])
+            shapes.append(next_part(given))
+            given = shapes[-1]
             continue
         try:
             options = options_of(words_of(line[len(_MAGIC) :]), number)
         except ValueError as error:
-            out.problems.append(_line_problem(number, str(error)))
+            out.problems.append(line_problem(number, str(error)))
             continue
         if not options and not line[len(_MAGIC) :].strip():
-            out.problems.append(_line_problem(number, _("%(text)s has no option") % {"text": repr(line)}))
+            out.problems.append(line_problem(number, _("%(text)s has no option") % {"text": repr(line)}))
         for option in options:
             # What is said twice holds as it is said last.
             given.pop(option.name, None)
             given[option.name] = option
-    settle(given, out)
-    for option in given.values():
-        _take(option, given, out)
+    take_options(shapes[0], out)
+    if len(shapes) > 1:
+        add_parts(shapes, out)
     return out
 
 
-def _line_problem(number: int, text: str) -> FieldProblem:
+def take_options(given: dict[str, Option], out: SbatchReading) -> None:
+    """Put the options of one job, or of one part of it, where they belong."""
+    settle(given, out)
+    for option in given.values():
+        _take(option, given, out)
+
+
+def line_problem(number: int, text: str) -> FieldProblem:
+    """What is wrong with a line of the script."""
     return FieldProblem("/script", "bad-directive", _("line %(number)s: %(text)s") % {"number": number, "text": text})
 
 
@@ -264,12 +274,12 @@ def _take(option: Option, given: dict[str, Option], out: SbatchReading) -> None:
         )
         return
     if option.name in _REFUSED:
-        out.problems.append(_line_problem(option.line, why_refused(option.name)))
+        out.problems.append(line_problem(option.line, why_refused(option.name)))
         return
     try:
         is_field = option.name in _FIELDS and _fill(option, given, out)
     except ValueError as error:
-        out.problems.append(_line_problem(option.line, str(error)))
+        out.problems.append(line_problem(option.line, str(error)))
         return
     if not is_field:
         out.options.append(option.words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -13,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from apps.audit.services import event, record
 from apps.checkpoints.models import CheckpointSeries
-from apps.clusters.models import Cluster, Node
+from apps.clusters.models import Cluster
 from apps.clusters.states import ClusterPhase, NodePhase
 from apps.core import clock, ids
 from apps.core.errors import FieldProblem, Forbidden, InvalidInput, Refusal, TransitionConflict
@@ -21,18 +20,27 @@ from apps.costs.selectors import Standing, standing_of
 from apps.costs.services import hold_money, month_open
 from apps.costs.states import Unit
 from apps.intents.services import intent_ask
-from apps.jobs.action_selectors import is_operator
 from apps.jobs.array_rules import Array, array_of
-from apps.jobs.block_ends import longest_limit, trimmed_limit
+from apps.jobs.checks import (
+    check_cluster,
+    check_fields,
+    check_kept_options,
+    check_rights,
+    limit_that_fits,
+    too_long_for_block,
+    trimmed_words,
+)
 from apps.jobs.dependency_models import JobDependency
 from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import acting_user, submitter_of
 from apps.jobs.models import Attempt, Job, JobTemplate
+from apps.jobs.part_checks import check_parts
+from apps.jobs.part_rules import Part
 from apps.jobs.permissions import can_submit_job
 from apps.jobs.pricing import price_on, share_price
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, hold_for
-from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
+from apps.jobs.sbatch import check_options, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.jobs.states import JobOrigin
 from apps.jobs.template_rules import fill_template
@@ -42,16 +50,13 @@ from apps.teams.models import Team
 from apps.teams.permissions import Actor
 
 INTENT = "job.reconcile"
-#: Any one line of text: a name is shown and handed on as data, never as part of a command or a path.
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,100}")
-_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-MAX_TIME_MIN = 60 * 24 * 90
 
 
 @dataclass(frozen=True)
 class JobSpec:
     """Everything a submit says; see Job for the units.
 
+    ``parts`` are the further parts of a heterogeneous job (members of part_rules.Part); its own fields are the first.
     ``trim``: a time limit that the blocks of the nodes do not hold is cut to the longest that they do.
     """
 
@@ -68,6 +73,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     slurm_options: Sequence[str] = ()
     array: str = ""
+    parts: Sequence[Mapping[str, Any]] = ()
     dependency: str = ""
     retry_rules: Sequence[str] = ()
     max_recoveries: int = 3
@@ -102,6 +108,7 @@ class Preview:
     slurm_account: str = ""
     retry_defaults: tuple[Mapping[str, str], ...] = ()
     usd_per_node_hour: Decimal = Decimal(0)
+    parts: tuple[Part, ...] = ()
 
     @property
     def usd_left(self) -> Decimal:
@@ -128,7 +135,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems += found
     script, found = check_script(script)
     problems += found
-    problems += _check_fields(spec)
+    problems += check_fields(spec)
     array, found = read_array(spec.array)
     problems += found
     try:
@@ -137,17 +144,17 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems.append(FieldProblem("/retry_rules", "invalid", str(error)))
     problems += resolve_dependency(actor, spec.dependency)[2]
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
-    problems += _check_cluster(spec, cluster, len(nodes))
-    problems += _check_options(spec, nodes)
-    problems += _check_rights(actor, spec)
+    problems += check_cluster(spec, cluster, len(nodes))
+    problems += check_kept_options(spec, nodes)
+    problems += check_rights(actor, spec)
     submitter = submitter_of(actor, team, cluster, spec.slurm_options)
     problems += submitter.problems
-    offered = _limit_that_fits(spec, nodes)
+    offered = limit_that_fits(spec, nodes)
     if offered and spec.trim:
-        warnings.append(_trimmed_words(spec.time_limit_min, offered))
+        warnings.append(trimmed_words(spec.time_limit_min, offered))
         spec, offered = replace(spec, time_limit_min=offered), None
     elif offered is not None:
-        problems.append(_too_long_for_block(spec, offered))
+        problems.append(too_long_for_block(spec, offered))
     gpu_type = spec.gpu_type or (nodes[0].gpu_type if nodes else "")
     price = price_on(cluster, nodes, gpu_type)
     if price is None:
@@ -162,7 +169,10 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         usd_per_node_hour, source = share
     size = (max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min))
     hours, usd = hold_for(*size, usd_per_gpu_hour, usd_per_node_hour)
-    hours, usd = hours * len(array.tasks), usd * len(array.tasks)
+    parts = check_parts(actor, spec, cluster, submitter.slurm_account)
+    problems += parts.problems
+    warnings += parts.warnings
+    hours, usd = hours * len(array.tasks) + parts.gpu_hours, usd * len(array.tasks) + parts.usd
     with transaction.atomic():
         month_open(team)
     budget, quota = standing_of(team, Unit.USD), standing_of(team, Unit.GPUS)
@@ -177,7 +187,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         warnings.append(_("the cluster does not answer right now; the job is submitted when it does"))
     return Preview(
         script=script,
-        gpus=spec.nodes * spec.gpus_per_node * array.at_once,
+        gpus=spec.nodes * spec.gpus_per_node * array.at_once + parts.gpus,
         gpu_hours=hours,
         usd=usd,
         usd_per_gpu_hour=usd_per_gpu_hour,
@@ -191,6 +201,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         slurm_user=submitter.slurm_user,
         slurm_account=submitter.slurm_account,
         retry_defaults=tuple(inherited_rules(spec.template, team)),
+        parts=parts.parts,
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
@@ -211,159 +222,6 @@ def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
         return spec
     nodes = usable_nodes(cluster, spec.gpu_type, 0, spec.partition or cluster.partition)
     return replace(spec, gpus_per_node=max((n.gpus for n in nodes), default=0))
-
-
-def _limit_that_fits(spec: JobSpec, nodes: Sequence[Node]) -> int | None:
-    """The longest time limit to offer instead of one that a block does not hold: 0 for none, None where it fits."""
-    most = longest_limit(nodes, spec.nodes)
-    return None if most is None or spec.time_limit_min <= most else trimmed_limit(most)
-
-
-def _trimmed_words(asked: int, fits: int) -> str:
-    facts = {"asked": asked, "fits": fits}
-    return _("time limit cut from %(asked)s to %(fits)s min: the block that its nodes belong to ends") % facts
-
-
-def _too_long_for_block(spec: JobSpec, fits: int) -> FieldProblem:
-    """A job that would outlive the block it runs in: refused, with the longest limit that fits."""
-    if not fits:
-        text = _("the block that these nodes belong to ends before a job could; wait for other nodes")
-        return FieldProblem("/time_limit_min", "block-ends", text)
-    text = _("%(asked)s min; the block that these nodes belong to ends first, at most %(most)s min fit from now") % {
-        "asked": spec.time_limit_min,
-        "most": fits,
-    }
-    return FieldProblem("/time_limit_min", "block-ends", text)
-
-
-def _check_fields(spec: JobSpec) -> list[FieldProblem]:
-    problems = []
-    if not _NAME.fullmatch(spec.name):
-        problems.append(FieldProblem("/name", "invalid", _("one line of text, at most 100 characters")))
-    bounds = (
-        ("nodes", spec.nodes, 1, 10_000),
-        ("gpus_per_node", spec.gpus_per_node, 0, 16),
-        ("time_limit_min", spec.time_limit_min, 1, MAX_TIME_MIN),
-        ("tasks_per_node", spec.tasks_per_node, 1, 1024),
-        ("cpus_per_task", spec.cpus_per_task, 1, 1024),
-        ("memory_per_node_mib", spec.memory_per_node_mib, 0, 100_000_000),
-        ("max_recoveries", spec.max_recoveries, 0, 20),
-    )
-    for name, value, low, high in bounds:
-        if not low <= value <= high:
-            text = _("must be from %(low)s to %(high)s") % {"low": f"{low:,}", "high": f"{high:,}"}
-            problems.append(FieldProblem(f"/{name}", "out-of-range", text))
-    problems += check_options(spec.slurm_options)[1]
-    for key, text in spec.environment.items():
-        if not _ENV_NAME.fullmatch(key) or (key.startswith(("QD_", "SLURM_")) and key != "QD_EXAMPLES"):
-            problems.append(FieldProblem(f"/environment/{key}", "invalid", _("not a name a job may set")))
-        elif "\n" in text or "\x00" in text:
-            problems.append(FieldProblem(f"/environment/{key}", "invalid", _("one line of text")))
-    return problems
-
-
-def _check_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
-    """Options that would take more than is held for."""
-    options, problems = check_options(spec.slurm_options)
-    if problems:
-        return []
-    most = max((n.gpus for n in nodes), default=0)
-    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system.
-    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
-    if value_of(options, "exclusive") in ("", "topo"):
-        whole.insert(0, "exclusive")
-    if whole and spec.gpus_per_node < most:
-        text = _("--%(name)s takes all %(most)s GPUs of a node: ask for as many per node")
-        text %= {"name": whole[0], "most": most}
-        problems.append(
-            FieldProblem("/exclusive" if whole[0] == "exclusive" else "/slurm_options/0", "whole-nodes", text)
-        )
-    by_gpu = [name for name in PER_GPU if value_of(options, name) is not None]
-    if by_gpu and not spec.gpus_per_node:
-        text = _("--%(name)s asks for GPUs by itself: say how many a node has") % {"name": by_gpu[0]}
-        problems.append(FieldProblem("/slurm_options/0", "no-gpus", text))
-    named = hosts_in(value_of(options, "nodelist") or "")
-    if named > spec.nodes:
-        text = _("--nodelist names %(named)s nodes and the job has %(nodes)s") % {"named": named, "nodes": spec.nodes}
-        problems.append(FieldProblem("/nodelist", "more-nodes", text))
-    return problems
-
-
-def _check_rights(actor: Actor, spec: JobSpec) -> list[FieldProblem]:
-    """Options that pass others in the queue: jobs without a user of their own go to Slurm with an operator's rights."""
-    options, problems = check_options(spec.slurm_options)
-    if problems or is_operator(actor):
-        return []
-    if value_of(options, "priority") is not None:
-        problems.append(FieldProblem("/slurm_options/0", "operators", _("only operators set a job's priority")))
-    if (value_of(options, "nice") or "").strip().startswith("-"):
-        problems.append(FieldProblem("/slurm_options/0", "operators", _("only operators set a nice below zero")))
-    return problems
-
-
-def _check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldProblem]:
-    problems = []
-    if cluster.phase not in (ClusterPhase.READY, ClusterPhase.UNREACHABLE) or cluster.delete_requested_at is not None:
-        text = _("cluster %(name)s is not ready") % {"name": cluster.name}
-        problems.append(FieldProblem("/cluster", "not-ready", text))
-        return problems
-    if not cluster.takes_jobs:
-        text = _("cluster %(name)s has no scheduler that the portal can submit to") % {"name": cluster.name}
-        problems.append(FieldProblem("/cluster", "no-scheduler", text))
-        return problems
-    everything = usable_nodes(cluster)
-    if not everything:
-        text = _("cluster %(name)s has no nodes yet") % {"name": cluster.name}
-        problems.append(FieldProblem("/cluster", "no-nodes", text))
-        return problems
-    types = sorted({n.gpu_type for n in everything if n.gpu_type})
-    if spec.gpu_type and spec.gpu_type not in types:
-        problems.append(
-            FieldProblem(
-                "/gpu_type",
-                "not-here",
-                _("cluster %(name)s has no %(gpu)s; it has %(types)s")
-                % {"name": cluster.name, "gpu": spec.gpu_type, "types": ", ".join(types) or _("no GPUs")},
-            )
-        )
-    elif not fitting:
-        most = max(n.gpus for n in everything)
-        problems.append(
-            FieldProblem(
-                "/gpus_per_node",
-                "too-many",
-                _("no node has %(gpus)s GPUs; the largest has %(most)s") % {"gpus": spec.gpus_per_node, "most": most},
-            )
-        )
-    elif spec.nodes > fitting:
-        problems.append(
-            FieldProblem(
-                "/nodes",
-                "too-many",
-                _("%(nodes)s nodes asked for; cluster %(name)s has %(fitting)s that fit")
-                % {"nodes": spec.nodes, "name": cluster.name, "fitting": fitting},
-            )
-        )
-    limit = cluster.observed_max_time_min
-    if limit is not None and spec.time_limit_min > limit:
-        problems.append(
-            FieldProblem(
-                "/time_limit_min",
-                "too-long",
-                _("%(asked)s min; the cluster allows %(limit)s min") % {"asked": spec.time_limit_min, "limit": limit},
-            )
-        )
-    partitions = [p.get("name") for p in cluster.observed_partitions]
-    if spec.partition and partitions and spec.partition not in partitions:
-        problems.append(
-            FieldProblem(
-                "/partition",
-                "unknown",
-                _("no partition %(name)s; there are %(known)s")
-                % {"name": spec.partition, "known": ", ".join(map(str, partitions))},
-            )
-        )
-    return problems
 
 
 def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Job:
@@ -408,6 +266,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         array=array.text if spec.array else "",
         tasks=len(array.tasks),
         tasks_at_once=array.at_once,
+        parts=[part.row() for part in preview.parts],
         max_recoveries=spec.max_recoveries,
         retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
         retry_defaults=[dict(row) for row in preview.retry_defaults],
@@ -433,7 +292,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         after = {
             "name": job.name,
             "cluster": cluster.name,
-            "nodes": job.nodes,
+            "nodes": job.nodes_in_all,
             "gpus": job.gpus,
             "time_limit_min": job.time_limit_min,
             "usd_held": str(preview.usd),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from sandbox.slurm import requests, shapes
+from sandbox.slurm import hetjobs, requests, shapes
 from sandbox.slurm.changes import Change, read_change
 from sandbox.slurm.controller import Controller
 from sandbox.slurm.model import Job, Refused
@@ -324,7 +324,7 @@ class Api:
 
     def _job(self, call: Call, text: str) -> Reply:
         if text.isdigit():
-            jobs = [job for job in self._controller.queue() if int(text) in (job.job_id, job.array_id)]
+            jobs = [job for job in self._controller.queue() if int(text) in (job.job_id, job.array_id, job.het_id)]
             if jobs:
                 return self._json(call, {"jobs": [self._job_shape(call, job) for job in jobs]})
         if call.old:
@@ -336,8 +336,13 @@ class Api:
     def _submit(self, call: Call) -> Reply:
         read = requests.read_old if call.old else requests.read_new
         try:
-            wanted = read(call.body, call.user, self._controller.settings.default_time_min)
-            job, complaint = self._controller.submit(wanted.job)
+            bodies, has_parts = hetjobs.bodies(call.body)
+            read_all = [read(one, call.user, self._controller.settings.default_time_min) for one in bodies]
+            wanted = read_all[0]
+            if has_parts:
+                job, complaint = self._controller.submit_parts([one.job for one in read_all])
+            else:
+                job, complaint = self._controller.submit(wanted.job)
         except requests.Unreadable as error:
             return self._json(call, {}, status=error.status, errors=error.errors)
         except Refused as error:
@@ -349,7 +354,7 @@ class Api:
         if call.old:
             errors = [] if complaint is None else [{"error_code": complaint.code, "error": complaint.text}]
             return self._json(call, made, errors=errors)
-        warnings = list(wanted.warnings)
+        warnings = [warning for one in read_all for warning in one.warnings]
         # 24.11 says nothing of a job beyond a limit that may wait.
         if complaint is not None and complaint.code != 2015:
             source = "slurm_submit_batch_job()"
@@ -454,7 +459,9 @@ class Api:
             jobs = [job for job in jobs if not job.ended or job.ended_at >= int(since)]
         if query.get("step"):
             wanted = set(query["step"].split(","))
-            jobs = [job for job in jobs if wanted & {str(job.job_id), str(job.array_id or job.job_id)}]
+            jobs = [
+                job for job in jobs if wanted & {str(n or job.job_id) for n in (job.job_id, job.array_id, job.het_id)}
+            ]
         if query.get("users"):
             jobs = [job for job in jobs if job.user in query["users"].split(",")]
         if query.get("job_name"):

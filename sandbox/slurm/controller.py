@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sandbox.slurm import arrays
-from sandbox.slurm.associations import Associations
+from sandbox.slurm import arrays, hetjobs
 from sandbox.slurm.changes import Change, Settings, apply_change
 from sandbox.slurm.model import LAUNCH_FAILED_STATUS, Job, NodeMarks, Refused
-from sandbox.slurm.runs import LaunchFailed, Runs
-from sandbox.slurm.store import Store
+from sandbox.slurm.records import Records
+from sandbox.slurm.runs import LaunchFailed
 from sandbox.world import Node, World
 
 _TICK_S = 0.1
 
 
-class Controller:
+class Controller(Records):
     """All state behind one lock; a thread of its own starts, watches and ends jobs."""
 
     def __init__(self, world: World, directory: Path, settings: Settings) -> None:
-        self.world = world
-        self.settings = settings
-        self.lock = threading.RLock()
-        self.runs = Runs(directory)
-        self.changed_at = time.time()
-        self._store = Store(directory / "jobs.json")
-        self.associations = Associations(directory / "associations.json")
-        self._jobs: dict[int, Job] = {}
-        self._marks: dict[str, NodeMarks] = {}
-        self._next_id = 1
-        self._unsaved = False
-        self._kill_at: dict[int, float] = {}
+        super().__init__(world, directory, settings)
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="sandbox-slurmctld", daemon=True)
@@ -69,46 +56,6 @@ class Controller:
             self._save()
         self.runs.close()
 
-    def _touch(self) -> None:
-        self.changed_at = time.time()
-        self._unsaved = True
-
-    def _save(self) -> None:
-        self._unsaved = False
-        self._jobs = self._store.save(self._jobs, self._next_id)
-
-    # --- reads (hold the lock while using what they return) ------------------------------------------
-
-    def queue(self) -> list[Job]:
-        """Jobs of the queue: all that run or wait, and those that ended less than MinJobAge ago."""
-        horizon = time.time() - self.settings.min_job_age_s
-        return [job for job in self._jobs.values() if not job.ended or job.completing or job.ended_at > horizon]
-
-    def history(self) -> list[Job]:
-        """Jobs of accounting: all that are remembered."""
-        return list(self._jobs.values())
-
-    def nodes(self) -> list[Node]:
-        """The world's nodes, in natural order of their names."""
-        with self.world.lock:
-            nodes = list(self.world.nodes.values())
-        return sorted(nodes, key=lambda node: _natural(node.name))
-
-    def marks(self, name: str) -> NodeMarks:
-        """What is known of a node beyond the world."""
-        return self._marks.setdefault(name, NodeMarks())
-
-    def jobs_on(self, name: str) -> list[Job]:
-        """Jobs that occupy a node."""
-        return [job for job in self._jobs.values() if name in job.nodes and (job.state == "RUNNING" or job.completing)]
-
-    def partitions(self) -> dict[str, list[Node]]:
-        """Nodes by partition."""
-        found: dict[str, list[Node]] = {}
-        for node in self.nodes():
-            found.setdefault(node.partition, []).append(node)
-        return found
-
     # --- verbs -------------------------------------------------------------------------------------
 
     def submit(self, make: Callable[[int], Job]) -> tuple[Job, Refused | None]:
@@ -116,29 +63,49 @@ class Controller:
         with self.lock:
             job = make(self._next_id)
             arrays.begin(job)
-            self.associations.add(job.account)
-            partitions = self.partitions()
-            if not job.partition:
-                job.partition = next(iter(partitions), "")
-            nodes = partitions.get(job.partition)
-            if not nodes:
-                raise Refused(2000)
-            complaint = self._check_limits(job, nodes)
-            known = {node.name for node in self.nodes()}
-            if any(name not in known for name in job.excluded):
-                raise Refused(2018)
-            fitting = [node for node in nodes if self._could(job, node)]
-            if complaint is None and len(fitting) < job.node_count:
-                # Slurm keeps a record of what can never run.
-                job.state, job.reason, job.exit_status = "FAILED", "BadConstraints", 1
-                job.started_at = job.ended_at = job.submitted_at
-                self._add(job)
-                raise Refused(2014)
-            if complaint is None and len([node for node in fitting if self._usable(node)]) < job.node_count:
-                complaint = Refused(2068)
-                self._explain_unavailable(job, fitting)
+            try:
+                complaint = self._judge(job)
+            except Refused as refused:
+                if refused.code == 2014:
+                    # Slurm keeps a record of what can never run.
+                    job.state, job.reason, job.exit_status = "FAILED", "BadConstraints", 1
+                    job.started_at = job.ended_at = job.submitted_at
+                    self._add(job)
+                raise
             self._add(job)
             return job, complaint
+
+    def submit_parts(self, makes: Sequence[Callable[[int], Job]]) -> tuple[Job, Refused | None]:
+        """Take a heterogeneous job, all its parts or none; the first is answered. Raises Refused."""
+        with self.lock:
+            parts = [make(self._next_id + offset) for offset, make in enumerate(makes)]
+            hetjobs.begin(parts)
+            complaints = [found for part in parts if (found := self._judge(part)) is not None]
+            for part in parts:
+                self._jobs[part.job_id] = part
+            self._add(parts[-1])
+            return parts[0], complaints[0] if complaints else None
+
+    def _judge(self, job: Job) -> Refused | None:
+        """What to complain of a job that is taken all the same. Raises Refused for one that is not."""
+        self.associations.add(job.account)
+        partitions = self.partitions()
+        if not job.partition:
+            job.partition = next(iter(partitions), "")
+        nodes = partitions.get(job.partition)
+        if not nodes:
+            raise Refused(2000)
+        complaint = self._check_limits(job, nodes)
+        known = {node.name for node in self.nodes()}
+        if any(name not in known for name in job.excluded):
+            raise Refused(2018)
+        fitting = [node for node in nodes if self._could(job, node)]
+        if complaint is None and len(fitting) < job.node_count:
+            raise Refused(2014)
+        if complaint is None and len([node for node in fitting if self._usable(node)]) < job.node_count:
+            complaint = Refused(2068)
+            self._explain_unavailable(job, fitting)
+        return complaint
 
     def _check_limits(self, job: Job, nodes: list[Node]) -> Refused | None:
         too_long = job.time_limit_min > self.settings.max_time_min
@@ -164,6 +131,13 @@ class Controller:
             family = [one for one in self.queue() if one.array_id == job_id]
             if task is not None:
                 job_id = self._task_record(family, task)
+            elif parts := [one for one in self.queue() if one.het_id == job_id]:
+                if all(one.ended for one in parts):
+                    raise Refused(2021)
+                for one in parts:
+                    if not one.ended:
+                        self._cancel_one(one.job_id, user)
+                return
             elif len(family) > 1:
                 for one in family:
                     if not one.ended:
@@ -259,25 +233,6 @@ class Controller:
 
     # --- placing -------------------------------------------------------------------------------------
 
-    def _could(self, job: Job, node: Node) -> bool:
-        """Whether the node could ever run its share of the job."""
-        return (
-            node.name not in job.excluded
-            and len(node.gpus) >= job.gpus_per_node
-            and (not job.gpu_type or not job.gpus_per_node or node.gpu_type == job.gpu_type)
-            and node.cpus >= job.cpus_per_node
-            and node.memory_mib >= job.memory_mib
-        )
-
-    def _usable(self, node: Node) -> bool:
-        return node.up and not self.marks(node.name).drained
-
-    def _free(self, job: Job, node: Node) -> bool:
-        busy = self.jobs_on(node.name)
-        gpus = sum(one.gpus_per_node for one in busy)
-        cpus = sum(one.cpus_per_node for one in busy)
-        return gpus + job.gpus_per_node <= len(node.gpus) and cpus + job.cpus_per_node <= node.cpus
-
     def _explain_unavailable(self, job: Job, fitting: Iterable[Node]) -> None:
         missing = ",".join(node.name for node in fitting if not self._usable(node))
         job.reason = "ReqNodeNotAvail"
@@ -289,7 +244,7 @@ class Controller:
         waiting_before = False
         partitions = self.partitions()
         for job in sorted(self._jobs.values(), key=lambda one: one.job_id + one.nice):
-            if job.state != "PENDING" or job.eligible_at > now:
+            if job.state != "PENDING" or job.eligible_at > now or hetjobs.is_further(job):
                 continue
             if job.held:
                 self._wait(job, "JobHeldAdmin" if job.held == "admin" else "JobHeldUser", "")
@@ -307,6 +262,11 @@ class Controller:
             fitting = [node for node in nodes if self._could(job, node)]
             usable = [node for node in fitting if self._usable(node)]
             free = [node for node in usable if self._free(job, node)]
+            if job.het_id:
+                if not self._start_parts(job):
+                    self._wait_parts(job)
+                    waiting_before = True
+                continue
             if job.array_pending and self._start_tasks(job, usable) and not job.array_pending:
                 continue
             if not job.array_id and len(free) >= job.node_count:
@@ -347,6 +307,30 @@ class Controller:
             self._launch(task, [node.name for node in free[: job.node_count]])
             count += 1
         return count
+
+    def _start_parts(self, job: Job) -> bool:
+        """Start all parts of a heterogeneous job where there is room for all of them now."""
+        parts = hetjobs.family(job, self._jobs.values())
+        partitions = self.partitions()
+
+        def free_for(part: Job) -> list[Node]:
+            nodes = partitions.get(part.partition, [])
+            return [n for n in nodes if self._could(part, n) and self._usable(n) and self._free(part, n)]
+
+        if not hetjobs.place(parts, free_for):
+            return False
+        for part in parts[1:]:
+            if not part.ended:
+                part.started_at, part.expected_at, part.reason, part.description = time.time(), 0.0, "None", ""
+        job.environment |= hetjobs.environment(parts)
+        self._launch(job, job.nodes)
+        return True
+
+    def _wait_parts(self, job: Job) -> None:
+        for part in hetjobs.family(job, self._jobs.values()):
+            if part.state == "PENDING":
+                held = "JobHeldAdmin" if part.held == "admin" else "JobHeldUser"
+                self._wait(part, held if part.held else "Resources", "")
 
     def _wait(self, job: Job, reason: str, description: str) -> None:
         if (job.reason, job.description) != (reason, description):
@@ -393,6 +377,10 @@ class Controller:
             self._wake.clear()
 
     def _watch(self, job: Job) -> None:
+        if hetjobs.is_further(job):
+            if hetjobs.follow(job, self._jobs.get(job.het_id), time.time()):
+                self._touch()
+            return
         status = self.runs.status(job.job_id)
         if status is not None:
             job.exit_status = status
@@ -447,10 +435,18 @@ class Controller:
 
     def _node_failed(self, job: Job) -> None:
         """A node of the job is gone: the job is killed, and goes back to the queue where it may."""
+        if job.het_id:
+            for one in hetjobs.family(job, self._jobs.values()):
+                if not one.ended and one.job_id != job.job_id:
+                    self.runs.signal(one.job_id, signal.SIGKILL)
+                    self._lost(one)
         self.runs.signal(job.job_id, signal.SIGKILL)
-        if job.requeue:
+        if job.requeue and not job.het_id:
             self._back_to_queue(job)
             return
+        self._lost(job)
+
+    def _lost(self, job: Job) -> None:
         job.state, job.reason, job.ended_at = "NODE_FAIL", "NodeDown", time.time()
         job.exit_status = 0
         job.completing = self.runs.has(job.job_id)
@@ -470,7 +466,3 @@ class Controller:
                         self._node_failed(job)
             self._touch()
         self._wake.set()
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.het_contract import HetContract
 from tests.contract.reads_contract import ReadsContract
 from tests.contract.scheduler_site import Site, until
 from worker.providers import errors as e
@@ -21,7 +22,7 @@ from worker.providers.slurm import SlurmScheduler, mint_jwt
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
 
-class SchedulerContract(ReadsContract):
+class SchedulerContract(ReadsContract, HetContract):
     """The suite; a subclass gives the fixture ``site`` (class-wide)."""
 
     @pytest.fixture

@@ -57,7 +57,6 @@ def test_what_lines_become(lines: list[str], fields: dict[str, Any] | None, opti
         ("--ntasks-per=4", "can be several"),
         ("--hold=yes", "takes no value"),
         ("--wrap=true", "a script already"),
-        ("hetjob", "heterogeneous"),
         ("--gpus-per-socket=4", "--gpus-per-node"),
     ],
 )

@@ -136,6 +136,17 @@ class FakeScheduler:
             exit_code=None,
             signal=None,
         )
+        for offset, part in enumerate(request.parts, start=1):
+            first = replace(self.jobs[uid], het_id=uid, het_offset=0)
+            self.jobs[uid] = first
+            self.jobs[str(next(self._ids))] = replace(
+                first,
+                scheduler_id=str(int(uid) + offset),
+                het_offset=offset,
+                partition=part.partition,
+                node_count=part.nodes,
+                gpus=part.nodes * part.gpus_per_node,
+            )
         self.calls.after("submit")
         return v.SubmitReceipt(uid)
 
@@ -143,7 +154,8 @@ class FakeScheduler:
         self.calls.before("cancel")
         if scheduler_id not in self.jobs:
             raise NotFound("no such job", source="slurm")
-        self.end(scheduler_id, "CANCELLED")
+        for key in [k for k, one in self.jobs.items() if scheduler_id in (k, one.het_id)]:
+            self.end(key, "CANCELLED")
         self.calls.after("cancel")
 
     def signal(self, scheduler_id: str, name: str) -> None:

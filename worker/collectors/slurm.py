@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,6 +46,8 @@ CATCHING_UP_SHARE = 0.5
 WAITING_S = 5.0
 RUNNING_S = 10.0
 _SOON = timedelta(seconds=60)
+#: Ends for which a node is to blame.
+_LOST_A_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 
 @dataclass
@@ -67,12 +69,28 @@ def _open(uid: str) -> Cluster | None:
     return cluster if cluster.phase in (ClusterPhase.READY, ClusterPhase.UNREACHABLE) else None
 
 
-def seen_of(job: v.SchedulerJob) -> Seen:
-    """The provider's value as the domain's."""
+def _parts_of(leader: v.SchedulerJob, jobs: Mapping[str, v.SchedulerJob]) -> list[v.SchedulerJob]:
+    """The further parts of a heterogeneous job among these; Slurm numbers them on from the first."""
+    found, number = [], int(leader.scheduler_id) + 1
+    while (part := jobs.get(str(number))) is not None and part.het_id == leader.scheduler_id:
+        found.append(part)
+        number += 1
+    return found
+
+
+def seen_of(job: v.SchedulerJob, parts: Sequence[v.SchedulerJob] = ()) -> Seen:
+    """The provider's value as the domain's; of a heterogeneous job the first part and the ``parts`` behind it.
+
+    The first part says how it goes, since the script runs there. Where it ended without success and another lost its
+    node, that is why: Slurm then ends the rest.
+    """
+    lost = next((p for p in parts if p.state in _LOST_A_NODE), None)
+    if lost is not None and is_final_state(job.state) and job.state != "COMPLETED":
+        job = replace(job, state=lost.state, reason=lost.reason)
     return Seen(
         state=job.state,
         reason=job.reason,
-        nodes=job.nodes,
+        nodes=tuple(dict.fromkeys([*job.nodes, *(name for part in parts for name in part.nodes)])),
         started_at=job.started_at,
         ended_at=job.ended_at,
         expected_start_at=job.expected_start_at,
@@ -178,13 +196,15 @@ def _compare(
             if changes.created or changes.updated or left or not attempt.observed_state:
                 arrays.append(attempt)
             continue
+        known: Mapping[str, v.SchedulerJob] = jobs
         job = _ours(jobs.get(attempt.scheduler_id), attempt)
         if job is None and ends is not None and attempt.scheduler_id in asked:
-            job = _ours(ends.get(attempt.scheduler_id), attempt)
+            known, job = ends, _ours(ends.get(attempt.scheduler_id), attempt)
             if job is None:
                 attempt_unseen(attempt)
         if job is not None:
-            written += attempt_observe(attempt, seen_of(job))
+            parts = _parts_of(job, known) if attempt.job.parts else ()
+            written += attempt_observe(attempt, seen_of(job, parts))
     told = [a for a in unseen if ends is not None and a.scheduler_id in asked]
     if left or told:
         # In one commit: between the two a row could speak for tasks that it does not know.

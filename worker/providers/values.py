@@ -305,12 +305,28 @@ class SchedulerNode:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmitPart:
+    """A further part of a heterogeneous job; ``name`` "" and ``time_limit_min`` 0 stand for the job's."""
+
+    name: str
+    partition: str
+    nodes: int
+    gpus_per_node: int
+    gpu_type: str
+    tasks_per_node: int
+    cpus_per_task: int
+    memory_per_node_mib: int
+    time_limit_min: int
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitRequest:
     """One batch job. ``comment`` carries the attempt's uid, the only key Slurm lets us find it by.
 
     ``requeue`` lets Slurm itself start the job again after a node failure; off, because attempts are made here.
-    ``array`` are the tasks of a job array ("0-9%2").
-    ``options`` are further options of sbatch, each ``--name`` or ``--name=value``.
+    ``array`` are the tasks of a job array ("0-9%2"), ``options`` further options of sbatch, each ``--name`` or
+    ``--name=value``. With ``parts`` it is a heterogeneous job; the other fields are its first part.
     """
 
     script: str
@@ -333,6 +349,7 @@ class SubmitRequest:
     requeue: bool = False
     options: tuple[str, ...] = ()
     array: str = ""
+    parts: tuple[SubmitPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

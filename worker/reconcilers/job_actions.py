@@ -76,7 +76,9 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
                 raise Conflict("it has started meanwhile", source="slurm", code="started")
             scheduler.hold(scheduler_id)
         case ActionKind.RELEASE:
-            scheduler.release(scheduler_id, as_operator=action.as_operator)
+            # Slurm releases each part of a heterogeneous job by itself.
+            for part in _numbers(scheduler_id, action):
+                scheduler.release(part, as_operator=action.as_operator)
         case ActionKind.SIGNAL:
             scheduler.signal(scheduler_id, given["signal"])
         case ActionKind.PRIORITY:
@@ -90,6 +92,11 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
         case ActionKind.TIME_LIMIT:
             change = v.JobChange(time_limit_min=given["time_limit_min"])
             scheduler.update(scheduler_id, change, as_operator=action.as_operator)
+
+
+def _numbers(scheduler_id: str, action: JobAction) -> list[str]:
+    """The number of each part of a job: Slurm numbers them on from the first."""
+    return [str(int(scheduler_id) + offset) for offset in range(1 + len(action.job.parts))]
 
 
 def _resolve(action: JobAction) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 from django.conf import settings
@@ -325,7 +326,11 @@ def _ask_for(job: Job, attempt: Attempt) -> Outcome:
     if attempt.array:
         # One record of many: the collector brings the others.
         return again(POLL_S)
-    obs.attempt_observe(attempt, seen_of(found))
+    seen = seen_of(found)
+    if job.parts:
+        # One record of several: the nodes of the others stay known.
+        seen = replace(seen, nodes=tuple(dict.fromkeys([*found.nodes, *attempt.nodes])))
+    obs.attempt_observe(attempt, seen)
     return again(POLL_S)
 
 

@@ -101,9 +101,45 @@ def _warned(request: v.SubmitRequest) -> v.SubmitRequest:
 def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
     """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run."""
     _check(request)
-    old = version == OLD
-    if old:
+    if request.parts and request.array:
+        raise _refuse("a heterogeneous job cannot be an array")
+    if version == OLD:
         request = _warned(request)
+    job = _job(request, version)
+    if not request.parts:
+        return {"script": request.script, "job": job}
+    parts = [_of_part(request, part, version) for part in request.parts]
+    for part in parts:
+        _check(part)
+    return {"script": request.script, "jobs": [job, *(_job(part, version) for part in parts)]}
+
+
+def _of_part(request: v.SubmitRequest, part: v.SubmitPart, version: str) -> v.SubmitRequest:
+    """A further part as a request by itself. Every part carries the comment, so that a search finds all of them."""
+    options = part.options
+    if version == OLD:
+        # No script runs there that could be warned.
+        options = tuple(one for one in options if not re.match(r"--signal=R?BR?:", one))
+    return replace(
+        request,
+        partition=part.partition,
+        nodes=part.nodes,
+        gpus_per_node=part.gpus_per_node,
+        gpu_type=part.gpu_type,
+        tasks_per_node=part.tasks_per_node,
+        cpus_per_task=part.cpus_per_task,
+        memory_per_node_mib=part.memory_per_node_mib,
+        time_limit_min=part.time_limit_min or request.time_limit_min,
+        name=part.name or request.name,
+        options=options,
+        stdout_path="",
+        parts=(),
+    )
+
+
+def _job(request: v.SubmitRequest, version: str) -> dict[str, Any]:
+    """What is asked for, without the script."""
+    old = version == OLD
     environment = _environment(request)
     job: dict[str, Any] = {
         "name": request.name,
@@ -152,7 +188,12 @@ def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
         if request.excluded_nodes:
             job["excluded_nodes"] = list(request.excluded_nodes)
     options.apply(job, request.options, version)
-    return {"script": request.script, "job": job}
+    return job
+
+
+def submit_path(version: str) -> str:
+    """Where a submit goes in this REST version."""
+    return f"/slurm/{version}/job/submit"
 
 
 def change(wanted: v.JobChange, version: str) -> Mapping[str, Any]:

@@ -135,10 +135,10 @@ class SlurmScheduler:
             missing = e.NotFound(f"Slurm knows no job {key}", source=se.SOURCE, code=str(se.INVALID_JOB_ID))
         except e.NotFound as error:
             missing = error
-        found = self._accounting(f"/slurmdb/{{v}}/job/{key}", {})
-        if not found:
+        ended = self._accounting(f"/slurmdb/{{v}}/job/{key}", {})
+        if not ended:
             raise missing
-        return max(found, key=_submitted)
+        return max(ended, key=lambda one: (one.scheduler_id == key, _submitted(one)))
 
     def output_of(self, scheduler_id: str) -> v.OutputFile:
         """Where a job of the queue writes its output; ``NotFound`` when it is not in the queue any more."""
