@@ -78,6 +78,8 @@ MIDDLEWARE = [
     "apps.core.middleware.MetricsMiddleware",
 ]
 
+#: Who tells the very request of a submit: what sends it builds it, and apps know no worker.
+EXACT_REQUEST = "worker.exact_request.exact_request"
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES = [

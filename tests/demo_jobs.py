@@ -18,6 +18,7 @@ def demo_jobs(rows: DemoRows) -> None:
     from apps.jobs.selectors import current_attempt
 
     sweep = _array(rows)
+    _parts(rows)
     waiting = Job.objects.get(name="tokenizer-sweep")
     waiting.slurm_options = ["--constraint='h100&efa'", "--qos=high", "--begin=now+10minutes", "--wckey=tokens"]
     waiting.slurm_options += ["--container-image=nvcr.io#nvidia/pytorch:25.10-py3"]
@@ -110,3 +111,53 @@ def _array(rows: DemoRows) -> Any:
     attempt_running(attempt)
     rows.jobs["lr-sweep"] = job
     return job
+
+
+def _parts(rows: DemoRows) -> None:
+    """A learner on whole nodes with its actors on a share of another: a heterogeneous job that runs."""
+    from apps.jobs.observations import attempt_running, attempt_submitted, attempt_submitting
+    from apps.jobs.queue_models import QueueEntry
+    from apps.jobs.selectors import current_attempt
+    from apps.jobs.services import JobSpec, job_submit
+    from tests.conftest import actor_of
+
+    spec = JobSpec(
+        name="actor-learner",
+        nodes=1,
+        gpus_per_node=4,
+        gpu_type="h100",
+        time_limit_min=120,
+        script="#!/bin/bash\nsrun --het-group=0 ./learn : --het-group=1 ./act\n",
+        parts=[{"nodes": 1, "gpus_per_node": 2, "tasks_per_node": 16, "name": "actors"}],
+    )
+    job = job_submit(
+        actor=actor_of(rows.users["owner"]), team=rows.teams["nlp"], cluster=rows.clusters["ada"], spec=spec
+    )
+    attempt = current_attempt(job)
+    assert attempt is not None
+    attempt.job = job
+    attempt_submitting(attempt)
+    attempt_submitted(attempt, "7300")
+    began = clock.now() - timedelta(minutes=12)
+    nodes = [node.name for node in rows.clusters["ada"].nodes.order_by("name")[:2]]
+    for offset, (node, gpus) in enumerate(zip(nodes, (4, 2), strict=True)):
+        QueueEntry.objects.create(
+            cluster=job.cluster,
+            scheduler_id=str(7300 + offset),
+            attempt=attempt,
+            comment=attempt.uid,
+            het_id="7300",
+            het_offset=offset,
+            name=job.name,
+            user_name="qd",
+            state="RUNNING",
+            nodes=[node],
+            node_count=1,
+            gpus=gpus,
+            started_at=began,
+            time_limit_min=120,
+        )
+    attempt.nodes, attempt.started_at, attempt.observed_state = nodes, began, "RUNNING"
+    attempt.charged_until_at = clock.now()
+    attempt.save()
+    attempt_running(attempt)

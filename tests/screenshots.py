@@ -97,6 +97,8 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
         ),
         ("job-array-tasks", "owner", f"/jobs/{uid(Job, name='lr-sweep')}/tasks"),
+        ("job-het-parts", "owner", f"/jobs/{uid(Job, name='actor-learner')}/parts"),
+        ("job-new-parts", "owner", f"/jobs/new?from={uid(Job, name='actor-learner')}"),
         ("job-asked", "owner", f"/jobs/{uid(Job, name='tokenizer-sweep')}"),
         ("job-outside", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}"),
         ("job-outside-waits", "owner", f"/jobs/{uid(Job, origin='outside', phase='QUEUED')}"),

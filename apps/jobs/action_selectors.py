@@ -132,9 +132,7 @@ def _problem(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> str
         case ActionKind.REQUEUE_TASK if attempt.phase != AttemptPhase.RUNNING:
             return _("has not begun: nothing is to be run again")
         case ActionKind.PARTITION | ActionKind.TIME_LIMIT if job.parts:
-            return _(
-                "has parts with partitions and limits of their own: cancel it and submit it anew"
-            )
+            return _("has parts with partitions and limits of their own: cancel it and submit it anew")
         case ActionKind.PARTITION if runs:
             return _("runs already: it cannot move to another partition")
     return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -23,6 +22,7 @@ from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
 from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
+from apps.jobs.part_forms import part_members
 from apps.jobs.selectors import (
     attempts_of,
     job_events,
@@ -32,11 +32,10 @@ from apps.jobs.selectors import (
     progress_of,
 )
 from apps.jobs.sentences import job_sentence
-from apps.jobs.services import JobSpec, Preview, job_preview, job_submit
+from apps.jobs.services import JobSpec, job_submit
 from apps.jobs.start_api import ExpectedStartField
 from apps.jobs.template_rules import with_defaults
-from apps.jobs.template_selectors import last_run_of, templates_visible_to
-from apps.jobs.template_words import run_changes
+from apps.jobs.template_selectors import templates_visible_to
 from apps.teams.selectors import team_for
 
 
@@ -124,6 +123,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "array",
             "tasks",
             "tasks_at_once",
+            "parts",
             "max_recoveries",
             "retry_rules",
             "retry_defaults",
@@ -238,66 +238,12 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         """With the members that are another way to write an option."""
-        return {**super().get_fields(), **option_members()}
+        return {**super().get_fields(), **option_members(), **part_members()}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Remember what was said, so that a template's defaults fill the rest."""
         given = set(self.initial_data) if isinstance(self.initial_data, Mapping) else set()
         return {**attrs, "given": given}
-
-
-class PreviewSerializer(serializers.Serializer[Any]):
-    """What would happen."""
-
-    accepted = serializers.BooleanField()
-    gpus = serializers.IntegerField()
-    gpu_hours = serializers.DecimalField(max_digits=20, decimal_places=6)
-    usd_held = serializers.DecimalField(max_digits=20, decimal_places=6)
-    usd_per_gpu_hour = serializers.DecimalField(max_digits=20, decimal_places=6)
-    usd_per_node_hour = serializers.DecimalField(
-        max_digits=20, decimal_places=6, help_text="Of each node's share, for a job without GPUs; 0 otherwise."
-    )
-    price_source = serializers.CharField()
-    usd_free = serializers.DecimalField(max_digits=20, decimal_places=6)
-    usd_left = serializers.DecimalField(max_digits=20, decimal_places=6)
-    gpus_free = serializers.IntegerField()
-    free_nodes = serializers.IntegerField()
-    time_limit_min = serializers.IntegerField()
-    offered_limit_min = serializers.IntegerField(
-        allow_null=True, help_text="The longest limit that the block of the nodes holds, where the one asked is longer."
-    )
-    slurm_user = serializers.CharField(help_text="As whom it runs in Slurm; empty: as the cluster's own user.")
-    slurm_account = serializers.CharField(help_text="Empty: Slurm's default for the user.")
-    problems = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
-    warnings = serializers.ListField(child=serializers.CharField())
-    script = serializers.CharField()
-    retry_defaults = serializers.ListField(
-        child=serializers.DictField(child=serializers.CharField()),
-        help_text="Rules that follow the job's own: {rule, source: template or team, name}.",
-    )
-
-
-class ChangeSerializer(serializers.Serializer[Any]):
-    """One thing that differs from the last run of the template."""
-
-    what = serializers.ChoiceField(choices=["field", "parameter"])
-    name = serializers.CharField()
-    before = serializers.CharField()
-    after = serializers.CharField()
-
-
-class ChangesSerializer(serializers.Serializer[Any]):
-    """What differs from the last run of the same template by the same person, else by the team."""
-
-    job = serializers.CharField(help_text="uid of that run.")
-    values = ChangeSerializer(many=True)
-    script = serializers.ListField(child=serializers.CharField(), help_text="Unified diff, line by line.")
-
-
-class PreviewWithChangesSerializer(PreviewSerializer):
-    """A preview, compared with the last run of its template."""
-
-    changes = ChangesSerializer(allow_null=True, help_text="null without a template or an earlier run.")
 
 
 class ProgressSerializer(serializers.ModelSerializer[ProgressPoint]):
@@ -343,35 +289,6 @@ def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
     return team, cluster, JobSpec(template=template, **with_members(body))
 
 
-def preview_body(preview: Preview) -> dict[str, Any]:
-    """A preview as the API answers it."""
-    return dict(
-        PreviewSerializer(
-            {
-                "accepted": not preview.problems and preview.usd_left >= 0 and preview.gpus_left >= 0,
-                "gpus": preview.gpus,
-                "gpu_hours": preview.gpu_hours,
-                "usd_held": preview.usd,
-                "usd_per_gpu_hour": preview.usd_per_gpu_hour,
-                "usd_per_node_hour": preview.usd_per_node_hour,
-                "price_source": str(preview.price_source),
-                "usd_free": preview.budget.free,
-                "usd_left": preview.usd_left,
-                "gpus_free": int(preview.quota.free),
-                "free_nodes": preview.free_nodes,
-                "time_limit_min": preview.time_limit_min,
-                "offered_limit_min": preview.offered_limit_min,
-                "slurm_user": preview.slurm_user,
-                "slurm_account": preview.slurm_account,
-                "problems": [{"pointer": p.pointer, "code": p.code, "detail": p.detail} for p in preview.problems],
-                "warnings": list(preview.warnings),
-                "script": preview.script,
-                "retry_defaults": list(preview.retry_defaults),
-            }
-        ).data
-    )
-
-
 class Jobs(ListEndpoint):
     """Jobs."""
 
@@ -397,26 +314,6 @@ class Jobs(ListEndpoint):
             return 202, dict(JobDetailSerializer(job).data), f"/api/v1/jobs/{job.uid}"
 
         return idempotent(request, effect, required=True)
-
-
-class JobPreview(Endpoint):
-    """What a submit would hold and whether it would be accepted."""
-
-    rights = {"POST": "jobs.submit"}
-    serializer_class = JobSubmitSerializer
-
-    @extend_schema(responses=PreviewWithChangesSerializer)
-    def post(self, request: Request) -> Response:
-        """Check without holding anything."""
-        team, cluster, spec = read_spec(self.actor, self.read_body(JobSubmitSerializer))
-        preview = job_preview(actor=self.actor, team=team, cluster=cluster, spec=spec)
-        last = last_run_of(self.actor, spec.template, team) if spec.template else None
-        changes = None
-        if last is not None:
-            found = run_changes(last, spec, cluster, preview.script)
-            values = [{"what": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in found.values]
-            changes = {"job": last.uid, "values": values, "script": [line for _kind, line in found.script]}
-        return Response({**preview_body(preview), "changes": changes})
 
 
 class JobDetail(Endpoint):

@@ -24,6 +24,7 @@ from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job
+from apps.jobs.part_selectors import has_parts
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.progress_selectors import series_of
 from apps.jobs.retry_rules import OWN
@@ -97,6 +98,7 @@ class JobPage(Page):
             "tabs": [
                 ("overview", "job", _("Overview")),
                 *([("tasks", "job-tasks", _("Tasks"))] if job.array else []),
+                *([("parts", "job-parts", _("Job parts"))] if has_parts(job) else []),
                 ("logs", "job-logs", _("Logs")),
                 ("metrics", "job-metrics", _("Metrics")),
                 ("checkpoints", "job-checkpoints", _("Checkpoints")),

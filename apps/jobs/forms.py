@@ -15,7 +15,8 @@ from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job, JobTemplate
-from apps.jobs.option_forms import OptionFields, option_values
+from apps.jobs.option_forms import option_values
+from apps.jobs.part_forms import PartFields, parts_text
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
@@ -66,13 +67,13 @@ def field_of(pointer: str) -> str:
     """The form field a problem's pointer belongs to; empty for the whole."""
     if pointer.startswith("/template_parameters/"):
         return PARAMETER + pointer.removeprefix("/template_parameters/")
-    for name in ("environment", "slurm_options", "retry_rules"):
+    for name in ("environment", "slurm_options", "retry_rules", "parts"):
         if pointer.startswith(f"/{name}"):
             return name
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
 
 
-class JobForm(OptionFields):
+class JobForm(PartFields):
     """A new job. The script comes from a template or from the text or file given.
 
     ``teams``, ``clusters`` and ``templates`` are what the person may choose from.
@@ -167,6 +168,7 @@ class JobForm(OptionFields):
         "cpus_per_task",
         "memory",
         "array",
+        "parts",
         "slurm_options",
     )
 
@@ -178,6 +180,7 @@ class JobForm(OptionFields):
         "partition": "",
         "environment": {},
         "array": "",
+        "parts": [],
         "dependency": "",
         "retry_rules": [],
         "slurm_options": [],
@@ -348,6 +351,7 @@ class JobForm(OptionFields):
             environment=data["environment"],
             slurm_options=data["slurm_options"],
             array=data["array"],
+            parts=data["parts"],
             dependency=data["dependency"],
             retry_rules=data["retry_rules"],
             max_recoveries=data["max_recoveries"],
@@ -369,7 +373,7 @@ def _read(data: bytes | str) -> tuple[str, list[FieldProblem]]:
 
 def initial_from_sbatch(reading: SbatchReading) -> dict[str, Any]:
     """Form values of what the #SBATCH lines say."""
-    values: dict[str, Any] = dict(reading.fields)
+    values: dict[str, Any] = {**reading.fields, "parts": parts_text(reading.fields.get("parts", ()))}
     if "time_limit_min" in values:
         values["time_limit"] = minutes_text(values.pop("time_limit_min"))
     if "memory_per_node_mib" in values:
@@ -403,6 +407,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "environment": "\n".join(f"{k}={v}" for k, v in job.environment.items()),
         **option_values(job.slurm_options),
         "array": job.array,
+        "parts": parts_text(job.parts),
         "dependency": dependency_text(job),
         "retry_rules": "\n".join(job.retry_rules),
     }

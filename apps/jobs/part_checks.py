@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from apps.jobs.services import JobSpec
 
 
+#: Fields by which a template says how large its jobs are; further parts would pass them by.
+_SIZES = frozenset({"nodes", "gpus_per_node", "gpu_type", "partition", "time_limit_min"})
+
+
 @dataclass(frozen=True)
 class Parts:
     """The further parts with their prices, what they hold together, and what is wrong with each by its pointer."""
@@ -74,6 +78,9 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
     if len(spec.parts) >= MAX_PARTS:
         text = _("%(n)s parts; Slurm takes %(most)s") % {"n": len(spec.parts) + 1, "most": MAX_PARTS}
         return Parts(problems=(FieldProblem("/parts", "too-many", text),))
+    if spec.template is not None and set(spec.template.locked) & _SIZES:
+        text = _("template %(name)s fixes the size of its jobs: they have no further parts")
+        problems.append(FieldProblem("/parts", "locked", text % {"name": spec.template.name}))
     if spec.array.strip():
         problems.append(FieldProblem("/array", "invalid", _("a heterogeneous job cannot be an array")))
     whole, hours, usd = [], Decimal(0), Decimal(0)

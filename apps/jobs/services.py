@@ -224,26 +224,17 @@ def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
     return replace(spec, gpus_per_node=max((n.gpus for n in nodes), default=0))
 
 
-def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Job:
-    """Accept a job: hold its GPUs and money, write it with its first attempt, ask the worker; all or nothing.
-
-    Raises Forbidden, InvalidInput, QuotaExceeded, BudgetExhausted.
-    """
-    preview = job_preview(actor=actor, team=team, cluster=cluster, spec=spec)
+def job_of(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec, preview: Preview) -> Job:
+    """The job of a spec whose preview found nothing wrong, as it would be written; it has no uid and no row."""
     spec = with_whole_nodes(spec, cluster)
-    if preview.problems:
-        raise InvalidInput(
-            "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
-        )
     array, _found = read_array(spec.array)
-    needed, told, _found = resolve_dependency(actor, spec.dependency)
+    _needed, told, _found = resolve_dependency(actor, spec.dependency)
     options = [*spec.slurm_options]
     if told:
         before = value_of(check_options(options)[0], "dependency")
         options = [o for o in options if not o.startswith(("--dependency", "-d"))] if before else options
         options.append(f"--dependency={','.join([*([before] if before else []), *(wait.text for wait in told)])}")
-    job = Job(
-        uid=ids.new_uid("job"),
+    return Job(
         team=team,
         owner_id=actor.user_id,
         owner_name=actor.name,
@@ -276,6 +267,22 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
         slurm_user=preview.slurm_user,
         slurm_account=preview.slurm_account,
     )
+
+
+def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> Job:
+    """Accept a job: hold its GPUs and money, write it with its first attempt, ask the worker; all or nothing.
+
+    Raises Forbidden, InvalidInput, QuotaExceeded, BudgetExhausted.
+    """
+    preview = job_preview(actor=actor, team=team, cluster=cluster, spec=spec)
+    spec = with_whole_nodes(spec, cluster)
+    if preview.problems:
+        raise InvalidInput(
+            "; ".join(f"{p.pointer}: {p.detail}" for p in preview.problems[:5]), problems=preview.problems
+        )
+    job = job_of(actor=actor, team=team, cluster=cluster, spec=spec, preview=preview)
+    job.uid = ids.new_uid("job")
+    needed, _told, _found = resolve_dependency(actor, spec.dependency)
     with transaction.atomic():
         gpus_take(team, job.gpus, subject=job.uid)
         attempt = Attempt(uid=ids.new_uid("att"), number=1, array=job.array, tasks=job.tasks)

@@ -11,6 +11,7 @@ from apps.core.api import Endpoint
 from apps.jobs.api import JobSubmitSerializer
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.models import Job
+from apps.jobs.part_rules import MEMBERS
 from apps.jobs.selectors import job_for
 from apps.jobs.template_selectors import unlocked
 
@@ -32,6 +33,7 @@ def spec_of(job: Job) -> dict[str, Any]:
         "environment": job.environment,
         "slurm_options": job.slurm_options,
         "array": job.array,
+        "parts": [{name: row[name] for name in MEMBERS} for row in job.parts],
         "dependency": dependency_text(job),
         "max_recoveries": job.max_recoveries,
         "retry_rules": job.retry_rules,

@@ -17,13 +17,14 @@ from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
+from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_rules import FIELDS
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to
-from apps.jobs.services import Preview, job_preview, job_submit
+from apps.jobs.services import Preview, job_of, job_preview, job_submit
 from apps.jobs.start_selectors import Asked, what_if
 from apps.jobs.start_words import what_if_words
 from apps.jobs.template_fields import initial_from_template, minutes_text
@@ -198,7 +199,11 @@ class ReadScript(_NewJob):
         if what == "template" and data.get("name", "") not in ("", seen.get("name")) and "name" not in form.locked:
             # A name that a person gave stays; a template's is only a first word.
             values.pop("name", None)
-        changes = {name: str(value)[:8000] for name, value in values.items() if seen.get(name) != value}
+        changes = {
+            name: str(value)[:8000]
+            for name, value in values.items()
+            if seen.get(name, "" if name == "parts" else None) != value
+        }
         # An option that has left the script leaves its field too, unless a person wrote over it.
         left = (name for name in FIELDS if name in seen and name not in values and what != "cluster")
         changes |= {name: "" for name in left if data.get(name, "") == seen[name]}
@@ -267,6 +272,23 @@ class PreviewJob(_NewJob):
             "is_anothers": last is not None and last.owner_id != self.actor.user_id,
         }
         return render(request, f"{TEMPLATE}#preview", context)
+
+
+class RequestOfNewJob(_NewJob):
+    """The very request that a submit would send, shown when someone opens it."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """A fragment; without a request while something is missing or wrong."""
+        form = self.form(request.POST, request.FILES)
+        found: ExactRequest | None = None
+        if form.is_valid():
+            team, cluster = form.teams[form.cleaned_data["team"]], form.clusters[form.cleaned_data["cluster"]]
+            spec = form.spec()
+            preview = job_preview(actor=self.actor, team=team, cluster=cluster, spec=spec)
+            if not preview.problems:
+                job = job_of(actor=self.actor, team=team, cluster=cluster, spec=spec, preview=preview)
+                found = exact_request(job)
+        return render(request, "jobs/exact_request.html", {"exact": found})
 
 
 def _last_run(actor: Actor, form: JobForm) -> Job | None:

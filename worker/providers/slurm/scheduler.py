@@ -218,7 +218,7 @@ class SlurmScheduler:
         receipt's warnings say what Slurm said.
         """
         payload = encode.submit(request, self._rest.version)
-        body = self._rest.call("POST", "/slurm/{v}/job/submit", about="submit", body=payload).body
+        body = self._rest.call("POST", encode.submit_path("{v}"), about="submit", body=payload).body
         try:
             made = decode.number(body.get("job_id"))
         except ValueError:

@@ -1,0 +1,55 @@
+"""The very request by which a job would be submitted, for the dry run; whoever sends it builds it, nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from apps.jobs.models import Attempt, Job
+
+#: What stands for what does not exist before the submit, or must not be shown.
+HIDDEN = "…"
+
+
+@dataclass(frozen=True)
+class ExactRequest:
+    """One call. ``body`` is None where this REST version cannot say the job; then ``problem`` says why.
+
+    ``is_seen``: the cluster was seen to speak ``api_version``; else it is the newest that the portal knows.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any] | None
+    api_version: str
+    is_seen: bool
+    problem: str = ""
+
+    @property
+    def body_text(self) -> str:
+        """The body as one reads it."""
+        return json.dumps(self.body, indent=2, ensure_ascii=False) if self.body is not None else ""
+
+    @property
+    def head_text(self) -> str:
+        """The lines above the body."""
+        return "\n".join([f"{self.method} {self.path}", *(f"{name}: {value}" for name, value in self.headers.items())])
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.head_text}\n\n{self.body_text}"
+
+
+def exact_request(job: Job) -> ExactRequest:
+    """What would submit this job, which need not have a row."""
+    job.uid = job.uid or HIDDEN
+    attempt = Attempt(uid=HIDDEN, job=job, number=1, array=job.array, tasks=job.tasks)
+    attempt.slurm_user, attempt.slurm_account = job.slurm_user, job.slurm_account
+    # The worker sends it, and apps know no worker: the composition root names the function.
+    return ExactRequest(**import_string(settings.EXACT_REQUEST)(job, attempt))
