@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from worker.providers.part_values import SubmitPart as SubmitPart
+
 # --- compute (AWS EC2) -------------------------------------------------------------------------
 
 #: Tags that every created thing carries; the sweep finds orphans by them.
@@ -302,22 +304,6 @@ class SchedulerNode:
     partitions: tuple[str, ...]
     address: str = ""
     instance_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitPart:
-    """A further part of a heterogeneous job; ``name`` "" and ``time_limit_min`` 0 stand for the job's."""
-
-    name: str
-    partition: str
-    nodes: int
-    gpus_per_node: int
-    gpu_type: str
-    tasks_per_node: int
-    cpus_per_task: int
-    memory_per_node_mib: int
-    time_limit_min: int
-    options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
