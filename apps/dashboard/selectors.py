@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
+from apps.audit.models import Event
 from apps.capacity.orphan_selectors import orphan_sentence, orphans_visible_to
 from apps.capacity.orphan_states import ORPHAN_COLOURS, OrphanPhase
 from apps.capacity.selectors import (
@@ -41,7 +42,7 @@ from apps.clusters.states import (
     FleetPhase,
     GroupPhase,
 )
-from apps.core import clock
+from apps.core import clock, units
 from apps.costs.selectors import Standing, charged_by_day, standings_of
 from apps.costs.states import Unit
 from apps.health.models import Finding
@@ -125,6 +126,7 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
         Need(JOB_COLOURS[job.phase], job.name, job_sentence(job), page_address("job", job.uid), job.phase_since)
         for job in mine.order_by("-phase_since", "-id")[:most]
     ]
+    needs += _overdrawn(actor)
     needs += [_finding_need(row) for row in _open_findings(actor)[:most]]
     needs += _capacity_needs(actor)
     if actor.everywhere("clusters.operate"):
@@ -139,6 +141,24 @@ def needs_of(actor: Actor, most: int = 8) -> list[Need]:
         for o in orphans_visible_to(actor).filter(phase=OrphanPhase.FOUND)[:most]
     ]
     return sorted(needs, key=lambda n: (n.colour != "bad", -n.at.timestamp()))[:most]
+
+
+def _overdrawn(actor: Actor) -> list[Need]:
+    """Teams whose jobs spent more this month than their budget holds, for whoever sees their money."""
+    month = clock.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    told = Event.objects.filter(kind="BudgetOverdrawn", object_type="team", at__gte=month)
+    latest = {event.object_uid: event for event in told.order_by("at", "id")}
+    if not latest:
+        return []
+    teams = [team for team in teams_visible_to(actor, "costs.view") if team.uid in latest]
+    needs = []
+    for standing in standings_of(teams, Unit.USD):
+        if standing.free < 0:
+            text = _("Jobs from outside took it %(usd)s over its budget for this month; no job of it is accepted now.")
+            url = page_address("team-costs", standing.team.slug)
+            facts = {"usd": units.usd(-standing.free)}
+            needs.append(Need("bad", standing.team.name, text % facts, url, latest[standing.team.uid].at))
+    return needs
 
 
 def _kept_needs(actor: Actor, most: int) -> list[Need]:

@@ -258,7 +258,7 @@ def _colour_of(event: Event) -> str:
             return JOB_COLOURS.get(phase, "off")
         case "AttemptRunning":
             return "busy"
-        case "NodeFailed" | "CheckpointTorn" | "StopDenied":
+        case "NodeFailed" | "TaskNodeFailed" | "CheckpointTorn" | "StopDenied":
             return "bad"
         case "CheckpointComplete":
             return "good"
@@ -304,6 +304,11 @@ def _words_of(event: Event) -> str:
             return _("The scheduler put attempt %(attempt)s back into its queue") % facts
         case "NodeFailed" if data.get("node"):
             return _("%(title)s on %(node)s: attempt %(attempt)s is ended and starts again elsewhere") % facts
+        case "TaskNodeFailed" if data.get("node"):
+            return _("%(title)s on %(node)s: task %(task)s is ended and runs again elsewhere") % {
+                **facts,
+                "task": data.get("task"),
+            }
         case "AttemptEnded" if data.get("phase") in AttemptPhase.values:
             return _("Attempt %(attempt)s ended: %(phase)s") % {**facts, "phase": _end_of(data)}
         case "JobEnded" if data.get("phase") in JobPhase.values:

@@ -31,6 +31,7 @@ from apps.jobs.rules import RECOVERABLE, is_final_state
 from apps.jobs.selectors import alive_attempt_uids, attempts_on_nodes
 from apps.jobs.services import INTENT
 from apps.jobs.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptPhase, JobOrigin, JobPhase
+from apps.jobs.task_evictions import tasks_evict, tasks_on
 from apps.quotas.services import gpus_return
 
 #: Reason of a waiting job that the portal has not given to the scheduler.
@@ -217,7 +218,15 @@ def attempts_evict(node: Node, finding: Finding) -> list[Attempt]:
             # Whoever is not started again from here is not ended from here either: the drain waits for it.
             continue
         with transaction.atomic():
-            if attempt_stop(attempt, "NodeFailure", node.name):
+            tasks = tasks_on(attempt, node.name) if attempt.array and not attempt.stop_reason else ()
+            if tasks and len(tasks) < attempt.tasks:
+                # The others run elsewhere, or wait: only these are lost.
+                for task in tasks_evict(attempt, node.name, tasks):
+                    words = f"{finding.title} on {node.name}: task {task} is ended and runs again elsewhere"
+                    told = {"node": node.name, "finding": finding.uid, "title": finding.title, "task": task}
+                    job_event(attempt.job, "TaskNodeFailed", words, attempt, **told)
+                    evicted.append(attempt)
+            elif attempt_stop(attempt, "NodeFailure", node.name):
                 job_event(
                     attempt.job,
                     "NodeFailed",

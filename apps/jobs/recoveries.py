@@ -21,6 +21,7 @@ from apps.jobs.retry_rules import RETRY, STOP, Decision, decide, rules_of
 from apps.jobs.retry_selectors import failure_of
 from apps.jobs.rules import RECOVERABLE
 from apps.jobs.states import JOB_TRANSITIONS, AttemptPhase, JobPhase
+from apps.jobs.task_evictions import nodes_blamed
 
 
 def job_recover(job: Job, ended: Attempt) -> Attempt | None:
@@ -51,7 +52,8 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
         phase = JobPhase.TIMED_OUT if ended.phase == AttemptPhase.TIMED_OUT else JobPhase.FAILED
         job_end(job, phase, reason=decision.reason, message=message, exit_code=ended.exit_code)
         return None
-    excluded = sorted({*job.excluded_nodes, *([failed] if failed else [])})
+    blamed = nodes_blamed(job) if job.array else set()
+    excluded = sorted({*job.excluded_nodes, *blamed, *([failed] if failed else [])})
     # Each task of an array has a folder of its own and finds its own checkpoints there.
     newest = None if job.array else newest_complete(job.series)
     hours, usd = (held * tasks for held in hold_of(job))

@@ -11,17 +11,22 @@ import pytest
 from apps.audit.models import Event
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_services import slurm_user_put
+from apps.core import clock
+from apps.costs.selectors import ledger_check
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
 from apps.jobs.models import Attempt, Job
+from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import current_attempt
 from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop, job_submit
+from tests.chaos import WHEN, Crashing, Plan, visit
 from tests.conftest import actor_of
 from tests.worker.fakes import FakeScheduler
 from tests.worker.test_arrays import fresh, look
 from tests.worker.test_outside_jobs import place, row, run
+from worker import doors
 from worker.collectors import outside
 from worker.providers.errors import AccessDenied
 
@@ -116,3 +121,41 @@ def test_one_from_outside_goes_on(place: Cluster, operator: Any, scheduler: Fake
     assert (job.phase, job.stop_kind) == ("RUNNING", "")
     assert COMMAND in job_sentence(job)
     assert scheduler.calls.counts["cancel"] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("when", WHEN)
+def test_a_killed_worker_cancels_one_from_outside(
+    place: Cluster, operator: Any, scheduler: FakeScheduler, work: Any, monkeypatch: Any, when: str
+) -> None:
+    entry = row(place, 7)
+    outside.follow(place.uid)
+    run(place, entry)
+    outside.follow(place.uid)
+    job = Job.objects.get()
+    job_stop(actor=actor_of(operator), job=job, kind="cancel")
+    plan = Plan("cancel", when)
+
+    class Queue:
+        """Only what a cancel needs: the row is the whole queue."""
+
+        def cancel(self, scheduler_id: str) -> None:
+            live = QueueEntry.objects.filter(scheduler_id=scheduler_id, state="RUNNING")
+            ended.append(scheduler_id)
+            later.append(live.get().pk)
+
+    ended: list[str] = []
+    later: list[int] = []
+    crashing = Crashing(Queue(), plan, ["cancel"])
+    monkeypatch.setattr(doors, "scheduler_for", lambda cluster, as_user="": crashing)
+    for _ in range(3):
+        visit(work, "job.reconcile", plan)
+    assert plan.done
+    assert set(ended) == {"7"}
+    now = clock.now()
+    QueueEntry.objects.filter(pk__in=later).update(state="CANCELLED", ended_at=now, gone_at=now)
+    outside.follow(place.uid)
+    job = fresh(job)
+    assert (job.phase, Attempt.objects.get(job=job).stop_reason) == ("CANCELLED", "Cancelled")
+    assert Attempt.objects.filter(job=job).count() == 1
+    assert ledger_check().is_balanced

@@ -246,6 +246,27 @@ def test_a_killed_worker(
     assert ledger_check().is_balanced
 
 
+@pytest.mark.parametrize("when", WHEN)
+def test_a_killed_worker_releases_once(
+    waiting: Job, tick: Any, owner: Any, work: Any, scheduler: FakeScheduler, monkeypatch: Any, when: str
+) -> None:
+    ask(waiting, owner, "HOLD")
+    work("job.act")
+    Attempt.objects.filter(job=waiting).update(observed_state="PENDING", observed_reason="JobHeldUser")
+    JobAction.objects.all().delete()
+    ask(waiting, owner, "RELEASE")
+    plan = Plan("release", when)
+    crashing = Crashing(scheduler, plan, ["release"])
+    monkeypatch.setattr(doors, "scheduler_for", lambda cluster, as_user="": crashing)
+    for _ in range(6):
+        visit(work, "job.act", plan)
+    assert plan.done
+    assert settled(waiting).phase == "DONE"
+    assert not scheduler.jobs["100"].reason.startswith("JobHeld")
+    assert not Intent.objects.filter(kind="job.act").exists()
+    assert ledger_check().is_balanced
+
+
 def test_while_slurm_is_away_it_waits_and_a_signal_is_not_repeated(
     running: Job, owner: Any, work: Any, scheduler: FakeScheduler
 ) -> None:

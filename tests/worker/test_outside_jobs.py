@@ -226,7 +226,9 @@ def test_nobody_is_root_by_their_name(place: Cluster, outsider: Any, name: str) 
     assert not Job.objects.exists()
 
 
-def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team: Any, admin: Any, client: Any) -> None:
+def test_the_budget_can_fall_below_nothing_and_says_so_once(
+    place: Cluster, team: Any, admin: Any, outsider: Any, client: Any
+) -> None:
     from apps.costs.models import Budget
     from apps.costs.services import budget_set
 
@@ -243,6 +245,10 @@ def test_the_budget_can_fall_below_nothing_and_says_so_once(place: Cluster, team
     assert over.startswith(("-", "−"))
     for address in (reverse("team-costs", args=[team.slug]), reverse("costs"), reverse("quotas")):
         assert over in client.get(address).content.decode(), address
+    told = "over its budget for this month; no job of it is accepted now"
+    assert told in client.get("/").content.decode()
+    client.force_login(outsider, backend="django.contrib.auth.backends.ModelBackend")
+    assert told not in client.get("/").content.decode()
 
 
 def test_a_cancel_goes_to_slurm_and_the_queue_tells_the_end(

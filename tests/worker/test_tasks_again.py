@@ -14,16 +14,21 @@ from apps.core import clock
 from apps.core.errors import TransitionConflict
 from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
+from apps.health.models import Finding
+from apps.intents.models import Intent
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
 from apps.jobs.array_selectors import tasks_of
 from apps.jobs.models import Job
-from apps.jobs.observations import attempt_stop
+from apps.jobs.observations import attempt_stop, attempts_evict
+from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
+from tests.chaos import WHEN, Crashing, Plan, visit
 from tests.conftest import actor_of
 from tests.worker.fakes import FakeScheduler
 from tests.worker.test_arrays import array, fresh, last, look, show
+from worker import doors
 
 pytestmark = pytest.mark.django_db
 __all__ = ["array"]
@@ -159,3 +164,75 @@ def test_what_was_cancelled_on_the_cluster_does_not_come_back(
         look(array, tick)
         work("job.reconcile")
     assert (last(array).number, last(array).array) == (2, "0,2-3%2")
+
+
+@pytest.fixture
+def faulty(array: Job) -> Finding:
+    """A fatal finding on p5-3, where task 2 runs."""
+    from apps.clusters.models import Node
+
+    node = Node.objects.get(cluster=array.cluster, name="p5-3")
+    found = {"severity": "FATAL", "phase": "OPEN", "title": "XID 79 on GPU 3", "rule": "xid-79", "subject": "gpu3"}
+    known = {field.name for field in Finding._meta.fields}
+    return Finding.objects.create(node=node, **{k: v for k, v in found.items() if k in known})
+
+
+def test_a_fault_of_one_node_ends_the_task_there_alone(
+    array: Job, faulty: Finding, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    show(scheduler, array, t0="RUNNING", t1="RUNNING", t2="RUNNING", t3="RUNNING")
+    look(array, tick)
+    for _ in range(2):
+        # Said twice, as by a worker that died in between, it is asked once.
+        attempts_evict(faulty.node, faulty)
+    action = JobAction.objects.get()
+    assert (action.kind, action.parameters, action.asked_by) == ("REQUEUE_TASK", {"task": 2, "node": "p5-3"}, "health")
+    work("job.act")
+    assert (last(array).stop_reason, scheduler.calls.counts["cancel"]) == ("", 1)
+    for task, state in ((2, "CANCELLED"), (0, "COMPLETED"), (1, "COMPLETED"), (3, "COMPLETED")):
+        end(scheduler, task, state)
+    look(array, tick)
+    assert (last(array).number, last(array).array, last(array).excluded_nodes) == (2, "2%2", ["p5-3"])
+    assert fresh(array).excluded_nodes == ["p5-3"]
+
+
+def test_where_nothing_is_known_of_its_tasks_the_whole_attempt_ends(
+    array: Job, faulty: Finding, scheduler: FakeScheduler, tick: Any
+) -> None:
+    show(scheduler, array, t0="RUNNING", t1="RUNNING", t2="RUNNING", t3="RUNNING")
+    look(array, tick)
+    QueueEntry.objects.update(nodes=[])
+    assert [attempt.pk for attempt in attempts_evict(faulty.node, faulty)] == [last(array).pk]
+    assert (last(array).stop_reason, last(array).stop_node) == ("NodeFailure", "p5-3")
+    assert not JobAction.objects.exists()
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("kind", ["CANCEL_TASK", "REQUEUE_TASK"])
+def test_a_killed_worker_ends_one_task_once(
+    array: Job, owner: Any, scheduler: FakeScheduler, tick: Any, work: Any, monkeypatch: Any, when: str, kind: str
+) -> None:
+    show(scheduler, array, t0="RUNNING", t1="RUNNING", t2="RUNNING", t3="RUNNING")
+    look(array, tick)
+    ask(array, owner, 1, kind)
+    plan = Plan("cancel", when)
+    ended: list[str] = []
+    monkeypatch.setattr(scheduler, "cancel", ended.append)
+    crashing = Crashing(scheduler, plan, ["cancel"])
+    monkeypatch.setattr(doors, "scheduler_for", lambda cluster, as_user="": crashing)
+    for _ in range(5):
+        visit(work, "job.act", plan)
+    assert plan.done
+    assert set(ended) == {f"{last(array).scheduler_id}_1"}
+    assert JobAction.objects.get().phase == "DONE"
+    assert not Intent.objects.filter(kind="job.act").exists()
+    for task, state in ((1, "CANCELLED"), (0, "COMPLETED"), (2, "COMPLETED"), (3, "COMPLETED")):
+        end(scheduler, task, state)
+    look(array, tick)
+    look(array, tick)
+    if kind == "REQUEUE_TASK":
+        assert (last(array).number, last(array).array) == (2, "1%2")
+    else:
+        assert last(array).number == 1
+        assert fresh(array).has_ended
+    assert ledger_check().is_balanced
