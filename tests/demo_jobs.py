@@ -113,7 +113,7 @@ def _array(rows: DemoRows) -> Any:
     return job
 
 
-def _parts(rows: DemoRows) -> None:
+def _parts(rows: DemoRows) -> Any:
     """A learner on whole nodes with its actors on a share of another: a heterogeneous job that runs."""
     from apps.jobs.observations import attempt_running, attempt_submitted, attempt_submitting
     from apps.jobs.queue_models import QueueEntry
@@ -139,7 +139,7 @@ def _parts(rows: DemoRows) -> None:
     attempt_submitting(attempt)
     attempt_submitted(attempt, "7300")
     began = clock.now() - timedelta(minutes=12)
-    nodes = [node.name for node in rows.clusters["ada"].nodes.order_by("name")[:2]]
+    nodes = [node.name for node in rows.clusters["ada"].nodes.filter(phase="READY").order_by("name")[:2]]
     for offset, (node, gpus) in enumerate(zip(nodes, (4, 2), strict=True)):
         QueueEntry.objects.create(
             cluster=job.cluster,
@@ -161,3 +161,4 @@ def _parts(rows: DemoRows) -> None:
     attempt.charged_until_at = clock.now()
     attempt.save()
     attempt_running(attempt)
+    return job

@@ -24,6 +24,7 @@ from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
 from apps.jobs.models import Attempt, Job
+from apps.jobs.part_forms import parts_text
 from apps.jobs.part_selectors import has_parts
 from apps.jobs.permissions import can_cancel_job
 from apps.jobs.progress_selectors import series_of
@@ -232,6 +233,7 @@ class JobConfig(JobPage):
         context = self.frame(job)
         context["body"] = json.dumps(spec_of(job), indent=2, ensure_ascii=False)
         own = [{"rule": rule, "source": OWN, "name": ""} for rule in job.retry_rules]
+        context["further_parts"] = parts_text(job.parts).splitlines()
         context["retry_chain"] = [*own, *job.retry_defaults]
         context["submit_url"] = request.build_absolute_uri("/api/v1/jobs")
         return self.answer(request, "jobs/job_config.html", context)

@@ -11,8 +11,9 @@ from django.utils.module_loading import import_string
 
 from apps.jobs.models import Attempt, Job
 
-#: What stands for what does not exist before the submit, or must not be shown.
+#: What stands for what must not be shown, and for numbers that do not exist before the submit.
 HIDDEN = "…"
+NEW = "NEW"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class ExactRequest:
 
 def exact_request(job: Job) -> ExactRequest:
     """What would submit this job, which need not have a row."""
-    job.uid = job.uid or HIDDEN
-    attempt = Attempt(uid=HIDDEN, job=job, number=1, array=job.array, tasks=job.tasks)
+    job.uid = job.uid or NEW
+    attempt = Attempt(uid=NEW, job=job, number=1, array=job.array, tasks=job.tasks)
     attempt.slurm_user, attempt.slurm_account = job.slurm_user, job.slurm_account
     # The worker sends it, and apps know no worker: the composition root names the function.
     return ExactRequest(**import_string(settings.EXACT_REQUEST)(job, attempt))

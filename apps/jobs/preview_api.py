@@ -18,7 +18,7 @@ from apps.jobs.template_words import run_changes
 
 
 class ExactRequestSerializer(serializers.Serializer[Any]):
-    """What would be sent to the cluster's slurmrestd. Tokens and numbers that do not exist yet are shown as "…"."""
+    """What would be sent to the cluster's slurmrestd. Tokens are shown as "…", numbers that do not exist yet as NEW."""
 
     method = serializers.CharField()
     path = serializers.CharField()

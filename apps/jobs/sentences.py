@@ -73,7 +73,7 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         for n in nodes
         if n.phase == NodePhase.READY and n.name not in excluded and n.gpus - n.gpus_used >= job.gpus_per_node
     ]
-    missing = max(0, job.nodes - len(fits))
+    missing = max(0, job.nodes_in_all - len(fits))
     if missing:
         need = ngettext("it needs %(count)s more free node", "it needs %(count)s more free nodes", missing) % {
             "count": missing
@@ -125,9 +125,9 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
         parts.append(tasks_sentence(attempt, since))
     else:
         text = ngettext(
-            "Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes
+            "Running on %(count)s node for %(since)s", "Running on %(count)s nodes for %(since)s", job.nodes_in_all
         )
-        parts.append(text % {"count": job.nodes, "since": since})
+        parts.append(text % {"count": job.nodes_in_all, "since": since})
     if attempt is not None and attempt.number > 1:
         parts.append(attempt_words(attempt))
     if job.step is not None:

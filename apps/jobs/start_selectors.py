@@ -117,7 +117,8 @@ def asked_of(job: Job, attempt: Attempt | None) -> Asked:
     row = QueueEntry.objects.filter(attempt=attempt, gone_at__isnull=True).first() if attempt is not None else None
     kept_away: Collection[str] = [*attempt.excluded_nodes, *attempt.avoided_nodes] if attempt is not None else []
     return Asked(
-        nodes=job.nodes,
+        # The parts of a heterogeneous job start together: nodes for all of them, each as one of the first part.
+        nodes=job.nodes_in_all,
         gpus_per_node=job.gpus_per_node,
         limit_min=job.time_limit_min,
         partition=job.partition or job.cluster.partition or (row.partition.split(",")[0] if row is not None else ""),

@@ -98,7 +98,7 @@ def _start_words(cluster: Cluster, form: JobForm, preview: Preview) -> str:
         return ""
     data = form.cleaned_data
     asked = Asked(
-        nodes=data["nodes"],
+        nodes=data["nodes"] + sum(part.nodes for part in preview.parts),
         gpus_per_node=data["gpus_per_node"],
         limit_min=preview.time_limit_min,
         partition=data.get("partition") or cluster.partition,

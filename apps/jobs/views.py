@@ -219,7 +219,7 @@ def _csv_row(job: Job, sums: Any) -> list[Any]:
         job.team.slug,
         job.owner_name,
         job.cluster.name,
-        job.nodes,
+        job.nodes_in_all,
         job.gpus,
         clock.iso(job.created_at),
         clock.iso(job.started_at),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import time_machine
 
+from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.core.errors import InvalidInput
 from apps.costs.selectors import ledger_check, standing_of
@@ -17,14 +18,19 @@ from apps.costs.states import Unit
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
 from apps.jobs.models import Job
+from apps.jobs.part_selectors import parts_shown
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
 from apps.jobs.services import job_preview, job_stop, job_submit
 from tests.conftest import actor_of
 from tests.worker.fakes import Crash, FakeScheduler
 from tests.worker.test_arrays import fresh, last, look
+from tests.worker.test_outside_jobs import place, row
+from tests.worker.test_outside_jobs import run as run_outside
+from worker.collectors import outside
 from worker.providers.values import SubmitPart
 
+__all__ = ["place"]
 pytestmark = pytest.mark.django_db
 
 PART = {"nodes": 1, "gpus_per_node": 2, "tasks_per_node": 16, "slurm_options": ["--constraint=fast"]}
@@ -169,3 +175,16 @@ def test_parts_and_an_array_exclude_each_other(team: Any, owner: Any, cluster: A
     given = replace(spec, nodes=1, array="0-3", parts=[PART])
     preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
     assert "/array" in [p.pointer for p in preview.problems]
+
+
+def test_parts_of_a_job_from_outside_are_shown_and_charged_once_each(place: Cluster, team: Any) -> None:
+    entries = [row(place, 20 + n, het_id="20", het_offset=n, node_count=1, gpus=8 - 4 * n) for n in range(2)]
+    outside.follow(place.uid)
+    for entry in entries:
+        run_outside(place, entry)
+    outside.follow(place.uid)
+    job = Job.objects.get()
+    found = parts_shown(job)
+    assert [(p.offset, p.scheduler_id, p.gpus) for p in found] == [(0, "20", 8), (1, "21", 4)]
+    assert abs(sum(p.usd for p in found) - job_sums(job).charged) < Decimal("0.01")
+    assert job_sums(job).charged > 0
