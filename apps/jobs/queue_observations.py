@@ -18,6 +18,7 @@ from apps.jobs.array_rules import tasks_in
 from apps.jobs.models import Attempt
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.rules import is_final_state
+from apps.jobs.shared_rows import arrays_of_ours, tasks_keep, tasks_lost
 
 #: What the scheduler tells of a job, by the names of the columns.
 COLUMNS = (
@@ -79,6 +80,11 @@ def _fitted(name: str, value: Any) -> Any:
 def columns_of(seen: object) -> tuple[Any, ...]:
     """The columns of a job as the scheduler tells it (any object with attributes of their names)."""
     return tuple(_fitted(name, getattr(seen, name)) for name in COLUMNS)
+
+
+def named_of(seen: object) -> dict[str, Any]:
+    """The same by name."""
+    return dict(zip(COLUMNS, columns_of(seen), strict=True))
 
 
 @dataclass(slots=True)
@@ -181,6 +187,10 @@ def entries_observe(cluster: Cluster, mirror: Mirror, jobs: Mapping[str, object]
             QueueEntry.objects.filter(pk__in=pks).update(gone_at=clock.now())
         rows = [_row(cluster, key, columns, ours) for key, _seen, columns in new]
         QueueEntry.objects.bulk_create(rows, batch_size=500)
+        moved = ((mirror.rows[key].pk, _named(mirror.rows[key].columns), _named(now)) for key, _seen, now in changed)
+        lost = tasks_lost([(pk, before, now) for pk, before, now in moved if before["array_pending"]], jobs.values())
+        if lost:
+            tasks_keep(lost)
         _update_rows(mirror, changed)
         epoch = _turn_epoch(cluster, mirror)
     mirror.epoch = epoch
@@ -254,13 +264,18 @@ def entries_gone(
     if not left:
         return 0
     now = clock.now()
+    shared = {key for key in left if len(tasks_in(_named(mirror.rows[key].columns)["array_pending"])) > 1}
+    ours = arrays_of_ours(mirror.rows[key].attempt_id for key in shared)
     with transaction.atomic():
         for key in left:
             kept = mirror.rows[key]
             columns: dict[str, Any] = {"gone_at": now}
             named = _named(kept.columns)
             final = finals.get(key)
-            if not is_final_state(named["state"]):
+            if key in shared and kept.attempt_id not in ours:
+                # It stood for several tasks, of which one record cannot speak.
+                pass
+            elif not is_final_state(named["state"]):
                 columns |= _final_columns(named, final)
                 if "state" not in columns and asked:
                     columns["final_tries"] = 1
@@ -303,6 +318,14 @@ def entries_without_end(cluster: Cluster, limit: int = 100) -> list[QueueEntry]:
         due, cluster=cluster, gone_at__isnull=False, state__in=UNFINISHED, final_tries__lt=FINAL_TRIES
     )
     return list(rows.order_by("gone_at", "pk")[:limit])
+
+
+def shared_apart(rows: Sequence[QueueEntry]) -> tuple[list[QueueEntry], list[QueueEntry]]:
+    """(rows of one job each, rows that stand for tasks of arrays from outside)."""
+    ours = arrays_of_ours(row.attempt_id for row in rows if row.array_pending)
+    shared = [row for row in rows if tasks_in(row.array_pending) and row.attempt_id not in ours]
+    apart = {row.pk for row in shared}
+    return [row for row in rows if row.pk not in apart], shared
 
 
 def entries_settle(rows: Sequence[QueueEntry], finals: Mapping[str, object]) -> int:

@@ -24,6 +24,7 @@ from apps.jobs.models import Attempt
 from apps.jobs.observations import Seen, array_observe, attempt_observe, attempt_unseen
 from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import attempts_placed
+from apps.jobs.shared_rows import shares_settle
 from apps.jobs.states import AttemptPhase
 from worker import doors
 from worker.collectors import READ, WRITTEN
@@ -255,9 +256,11 @@ def _settle(cluster: Cluster, scheduler: Scheduler, memory: _Memory) -> int:
     if not rows or ends is None:
         return 0
     # A row may have stood for several tasks.
-    arrays = {row.attempt for row in rows if row.array_pending and row.attempt is not None}
+    single, shared = mirrors.shared_apart(rows)
+    arrays = {row.attempt for row in single if row.array_pending and row.attempt is not None}
     with transaction.atomic():
-        settled = mirrors.entries_settle(rows, ends)
+        settled = mirrors.entries_settle(single, ends)
+        settled += shares_settle(cluster, shared, ends.values(), mirrors.named_of)
         return settled + sum(tasks_observe(attempt, ends.values()) for attempt in arrays)
 
 
