@@ -49,7 +49,7 @@ def test_an_import_fills_the_parts_and_a_submit_keeps_them(
     sent = {**filled, "script": SCRIPT, "name": "rl", "gpus_per_node": "4", "time_limit": "1:30:00", "parts": LINE}
     shown = client.post("/jobs/new/preview", sent).content.decode()
     assert "Job parts" in shown
-    assert "Exact request" in shown
+    assert 'id="exact-in"' in shown
     answer = client.post("/jobs/new", sent)
     assert answer.status_code == 302, answer.content.decode()
     job = Job.objects.get(name="rl")
