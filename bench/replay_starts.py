@@ -55,6 +55,7 @@ class Told:
     p90_at: datetime
     slurm_at: datetime | None
     played_s: float
+    is_informed: bool
     started_at: datetime | None = None
 
 
@@ -177,7 +178,7 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
         return
     pool = pool_of(cluster, "")
     # The worker takes these from the expectations that it stored; they are the same figures.
-    begun = [one for one in told.values() if one.started_at is not None and one.played_s >= LEAST_S]
+    begun = [one for one in told.values() if one.started_at and one.is_informed and one.played_s >= LEAST_S]
     begun.sort(key=lambda one: one.started_at or one.at)
     newest = begun[-NEWEST_STARTS:]
     ratios = [(one.started_at - one.at).total_seconds() / one.played_s for one in newest if one.started_at]
@@ -190,6 +191,7 @@ def expect(cluster: Any, told: dict[str, Told], skipped: set[str]) -> None:
             p90_at=pool.at + timedelta(seconds=estimate.p90_s),
             slurm_at=new[key],
             played_s=played.p50_s,
+            is_informed=pool.picture.is_informed,
         )
 
 

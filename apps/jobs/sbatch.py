@@ -21,6 +21,7 @@ from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.option_rules import FIELD_OF, PYXIS_NONE, PYXIS_VALUE, check_value
 from apps.jobs.rules import parse_gpus, parse_memory, parse_time
+from apps.jobs.sbatch_conflicts import conflicts, release_conflicts
 from apps.jobs.sbatch_parts import add_parts, ignored_words, next_part, parts_here
 from apps.jobs.sbatch_shape import settle
 
@@ -217,6 +218,24 @@ def _short(text: str, rest: Iterable[str], line: int) -> list[Option]:
 def read_sbatch(script: str) -> SbatchReading:
     """Read the #SBATCH lines of a script, up to its first command, as Slurm does."""
     out = SbatchReading()
+    shapes = _shapes_of(script, out)
+    if (shapes[0] or len(shapes) > 1) and not script.removeprefix("\ufeff").startswith("#!"):
+        text = _("a batch script begins with #! and its interpreter, as in #!/bin/bash; sbatch refuses this one")
+        out.problems.append(line_problem(1, text))
+    take_options(shapes[0], out)
+    if len(shapes) > 1:
+        add_parts(shapes, out)
+    return out
+
+
+def refused_by_release(script: str, release: str) -> list[FieldProblem]:
+    """What is wrong with the #SBATCH lines for one release of Slurm ("24.11.5", "" where it is not known) alone."""
+    shapes = _shapes_of(script, SbatchReading())
+    return [line_problem(number, text) for given in shapes for number, text in release_conflicts(given, release)]
+
+
+def _shapes_of(script: str, out: SbatchReading) -> list[dict[str, Option]]:
+    """The options of the script by name: a mapping for each part of a heterogeneous job, else one."""
     given: dict[str, Option] = {}
     shapes = [given]
     for number, raw in enumerate(script.removeprefix("\ufeff").split("\n"), start=1):
@@ -241,14 +260,12 @@ def read_sbatch(script: str) -> SbatchReading:
             # What is said twice holds as it is said last.
             given.pop(option.name, None)
             given[option.name] = option
-    take_options(shapes[0], out)
-    if len(shapes) > 1:
-        add_parts(shapes, out)
-    return out
+    return shapes
 
 
 def take_options(given: dict[str, Option], out: SbatchReading) -> None:
     """Put the options of one job, or of one part of it, where they belong."""
+    out.problems += [line_problem(number, text) for number, text in conflicts(given)]
     settle(given, out)
     for option in given.values():
         _take(option, given, out)
@@ -299,7 +316,7 @@ def why_refused(name: str) -> str:
         "external": _("a job without a script cannot be followed here"),
         "gid": _("only root may run jobs as another group"),
         "uid": _("only root may run jobs as another user"),
-        "gpus-per-socket": _("write --gpus-per-node: what is held is counted by node"),
+        "gpus-per-socket": _("--gpus-per-socket counts by socket: write --gpus-per-node, by which GPUs are held"),
         "nodefile": _("a file of nodes lies on another machine; write them into --nodelist"),
         "power": _("Slurm has no --power any more"),
         "resources": _("a file of resources lies on another machine; write them as options"),

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 #: GPUs of one node at most: a total above it means several nodes. All P instances have eight or fewer.
 GPUS_OF_A_NODE: Final = 8
+#: And its CPUs, as hardware threads, and its sockets: so many tasks fit on a node where nothing else says how many do.
+CPUS_OF_A_NODE: Final = 192
+SOCKETS_OF_A_NODE: Final = 2
 #: The time limit asked for where a script says none; Slurm would take the partition's.
 DEFAULT_TIME_MIN: Final = 24 * 60
+DEADLINE_TIME_MIN: Final = 60
 DEFAULT_NAME: Final = "job"
 
 
@@ -42,24 +46,73 @@ def _gpus_in_all(given: MutableMapping[str, Option]) -> int | None:
 
 
 def nodes_meant(given: MutableMapping[str, Option]) -> int:
-    """How many nodes a script means that says none: by its tasks for each node, or by its GPUs."""
+    """How many nodes a script means that says none: by its tasks for each node, by its GPUs, or by its CPUs."""
     tasks, tasks_each = _count(given, "ntasks"), _count(given, "ntasks-per-node")
-    if tasks is not None and tasks_each is not None:
-        return -(-tasks // tasks_each)
+    if tasks_each is not None:
+        return -(-(tasks or tasks_each) // tasks_each)
+    by_cpus = _nodes_by_cpus(given, tasks or 1)
     total, each = _gpus_in_all(given), _gpu_count(given, "gpus-per-node")
     if total is None or total < 1:
-        return 1
+        return by_cpus
     if each:
         return -(-total // each)
-    least = -(-total // GPUS_OF_A_NODE)
+    least = max(by_cpus, -(-total // GPUS_OF_A_NODE))
     even = (n for n in range(least, total + 1) if total % n == 0 and (tasks is None or tasks % n == 0))
     return next(even, least)
+
+
+def _nodes_by_cpus(given: MutableMapping[str, Option], tasks: int) -> int:
+    """Nodes that so many tasks fill."""
+    hint = given.get("hint")
+    one_a_core = hint is not None and hint.value == "nomultithread"
+    one_a_core |= 1 in (_count(given, "ntasks-per-core"), _count(given, "threads-per-core"))
+    cpus = CPUS_OF_A_NODE // 2 if one_a_core else CPUS_OF_A_NODE
+    fit = max(1, cpus // (_count(given, "cpus-per-task") or 1))
+    if (a_socket := _count(given, "ntasks-per-socket")) is not None:
+        fit = min(fit, a_socket * SOCKETS_OF_A_NODE)
+    return -(-tasks // fit)
+
+
+_TRES_GPUS = re.compile(r"gres/gpu(?::([\w.-]+))?[:=](\d+)")
+
+
+def _tres_meant(given: MutableMapping[str, Option]) -> None:
+    """GPUs and CPUs of ``--tres-per-task`` as the options of their own; what else it names stays."""
+    from apps.jobs.sbatch import Option
+
+    option = given.get("tres-per-task")
+    if option is None:
+        return
+    rest = []
+    for part in option.value.split(","):
+        gpus, cpus = _TRES_GPUS.fullmatch(part), re.fullmatch(r"cpu[:=]([1-9]\d*)", part)
+        if gpus and "gpus-per-task" not in given:
+            value = f"{gpus[1]}:{gpus[2]}" if gpus[1] else gpus[2]
+            given["gpus-per-task"] = Option("gpus-per-task", value, option.line)
+        elif cpus and "cpus-per-task" not in given:
+            given["cpus-per-task"] = Option("cpus-per-task", cpus[1], option.line)
+        else:
+            rest.append(part)
+    del given[option.name]
+    if rest:
+        given[option.name] = Option(option.name, ",".join(rest), option.line)
+
+
+def _gpus_by_tasks(given: MutableMapping[str, Option]) -> None:
+    """The GPUs that ``--ntasks-per-gpu`` means where the tasks are counted and the GPUs are not."""
+    from apps.jobs.sbatch import Option
+
+    tasks, each = _count(given, "ntasks"), _count(given, "ntasks-per-gpu")
+    if tasks and each and not given.keys() & {"gpus", "gpus-per-node", "gres", "gpus-per-task"}:
+        given["gpus"] = Option("gpus", str(-(-tasks // each)), given["ntasks-per-gpu"].line)
 
 
 def settle(given: MutableMapping[str, Option], out: SbatchReading) -> None:
     """Before the options are taken: a fixed number of nodes, whatever the script says of them."""
     from apps.jobs.sbatch import Option
 
+    _tres_meant(given)
+    _gpus_by_tasks(given)
     sockets = _count(given, "sockets-per-node")
     if "gpus-per-socket" in given and "gpus-per-node" not in given and sockets is not None:
         option = given.pop("gpus-per-socket")
@@ -102,8 +155,10 @@ def completed(reading: SbatchReading) -> SbatchReading:
             else _("the script asks for no GPU: it runs on the CPUs of a node")
         )
     if "time_limit_min" not in fields:
-        fields["time_limit_min"] = DEFAULT_TIME_MIN
+        # Before a deadline a day may not be left.
+        has_deadline = any(one.startswith("--deadline=") for one in reading.options)
+        fields["time_limit_min"] = DEADLINE_TIME_MIN if has_deadline else DEFAULT_TIME_MIN
         remarks.append(
-            _("the script says no time limit: %(hours)s h are asked for") % {"hours": DEFAULT_TIME_MIN // 60}
+            _("the script says no time limit: %(hours)s h are asked for") % {"hours": fields["time_limit_min"] // 60}
         )
     return replace(reading, fields=fields, remarks=remarks)

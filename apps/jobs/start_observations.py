@@ -53,14 +53,17 @@ def history_observe(cluster: Cluster) -> bool:
 
 
 def ratios_of(cluster: Cluster) -> list[float]:
-    """Real waits as parts of what the plays had told for them, of the newest starts that were waited for."""
+    """Real waits as parts of what the plays had told for them, of the newest starts that were waited for.
+
+    Expectations made when nothing was known of the jobs' kinds say nothing of those that are made now.
+    """
     rows = StartPrediction.objects.filter(cluster=cluster, is_first=True, started_at__isnull=False)
     found: list[float] = []
     for why, made_at, started_at in rows.order_by("-started_at").values_list("why", "made_at", "started_at")[
         :NEWEST_STARTS
     ]:
         told_s = float(why.get("played_s") or 0)
-        if told_s >= LEAST_WAIT_S and started_at is not None:
+        if told_s >= LEAST_WAIT_S and why.get("is_informed", True) and started_at is not None:
             found.append(round((started_at - made_at).total_seconds() / told_s, 4))
     return found
 
@@ -118,7 +121,8 @@ def _partition_observe(cluster: Cluster, partition: str, rows: list[QueueEntry])
     for row in rows:
         why, played = explain(picture, row.scheduler_id), told.get(row.scheduler_id)
         estimate = calibrated(played, ratios) if played is not None else None
-        written += prediction_save(cluster, row, pool.at, estimate, why, played_s=played.p50_s if played else 0.0)
+        facts = {"played_s": played.p50_s if played else 0.0, "is_informed": picture.is_informed}
+        written += prediction_save(cluster, row, pool.at, estimate, why, facts)
     return written
 
 
@@ -135,11 +139,13 @@ def prediction_save(
     made_at: datetime,
     estimate: Estimate | None,
     why: Why | None,
-    *,
-    played_s: float = 0.0,
+    played: Mapping[str, Any],
 ) -> int:
-    """Keep the first expectation of an attempt and the newest; one that says the same is not written again."""
-    facts: dict[str, Any] = {"reason": row.reason, "partition": row.partition.split(",")[0], "played_s": played_s}
+    """Keep the first expectation of an attempt and the newest; one that says the same is not written again.
+
+    ``played`` is what later expectations are corrected by: ``played_s`` and ``is_informed``.
+    """
+    facts: dict[str, Any] = {"reason": row.reason, "partition": row.partition.split(",")[0], **played}
     if row.eligible_at is not None and row.eligible_at > made_at:
         facts["eligible_at"] = clock.iso(row.eligible_at)
     if why is not None:
@@ -181,7 +187,7 @@ def _same(known: StartPrediction, columns: Mapping[str, Any], facts: Mapping[str
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What of the facts is no passing of time."""
-    return {name: value for name, value in facts.items() if name not in ("freed_in_s", "played_s")}
+    return {name: value for name, value in facts.items() if name not in ("freed_in_s", "played_s", "is_informed")}
 
 
 def predictions_settle(cluster: Cluster) -> int:

@@ -11,6 +11,7 @@ Nodes are equal but for their free GPUs. A node without GPUs counts as one place
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -21,6 +22,8 @@ from dataclasses import dataclass, replace
 
 #: What a job does with its time limit where nothing is known of jobs like it: anything, often all of it.
 UNKNOWN_USE = (0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0)
+#: What is not known at all is taken for as sure as if so few jobs had been seen.
+UNKNOWN_SEEN = 3
 SAMPLES = 40
 #: A job that has not started by then has no expected start.
 HORIZON_S = 21 * 86400.0
@@ -75,6 +78,12 @@ class Picture:
     running: tuple[Running, ...]
     waiting: tuple[Waiting, ...]
     seed: int = 1
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether something is known of most of its jobs' kinds; else expectations are guesses in general."""
+        uses = [job.use for job in (*self.running, *self.waiting)]
+        return 2 * sum(1 for use in uses if use != UNKNOWN_USE) >= len(uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +257,50 @@ def calibrated(estimate: Estimate, ratios: Sequence[float]) -> Estimate:
     )
 
 
+class _Use:
+    """What jobs take of their limits in one play.
+
+    What is known of a kind is a sample, and another one would have looked different: each play takes one drawn from it
+    (the bootstrap). Else the luck of many jobs would even out and a range be told that is too narrow for what is known.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._drawn: dict[tuple[float, ...], list[float]] = {}
+
+    def _of(self, use: tuple[float, ...]) -> list[float]:
+        drawn = self._drawn.get(use)
+        if drawn is None:
+            known = use or UNKNOWN_USE
+            count = UNKNOWN_SEEN if known == UNKNOWN_USE else len(known)
+            drawn = self._drawn[use] = sorted(self._chance.choices(known, k=count))
+        return drawn
+
+    def one_of(self, use: tuple[float, ...]) -> float:
+        """The part that a job of this kind takes."""
+        return self._chance.choice(self._of(use))
+
+    def longer_than(self, job: Running) -> float | None:
+        """The part that a running job takes in all; None where it has outlasted all that are known."""
+        done = job.elapsed_s / job.limit_s
+        drawn = self._of(job.use)
+        parts = drawn[bisect.bisect_right(drawn, done) :]
+        if not parts:
+            # Few were drawn: of those that are known some may have lasted longer.
+            parts = _parts_left(job)
+        return self._chance.choice(parts) if parts else None
+
+
 def play(picture: Picture, targets: Collection[str], chance: random.Random) -> dict[str, float]:
     """One play: when each target starts; those that do not within the horizon are left out."""
     pool = _Pool.of(picture)
     ends: list[tuple[float, int]] = []
     runs: dict[int, _Run] = {}
+    use = _Use(chance)
     numbers = itertools.count()
     for number, run in zip(numbers, picture.running, strict=False):
-        parts = _parts_left(run)
         runs[number] = _Run(run.nodes, run.share, _left(run, None))
-        heapq.heappush(ends, (_left(run, chance.choice(parts) if parts else None), number))
+        heapq.heappush(ends, (_left(run, use.longer_than(run)), number))
     queue = list(picture.waiting)
     wakes = sorted({job.eligible_in_s for job in queue if job.eligible_in_s > 0}, reverse=True)
     starts: dict[str, float] = {}
@@ -267,7 +310,7 @@ def play(picture: Picture, targets: Collection[str], chance: random.Random) -> d
         for job, nodes in _round(pool, queue, runs, now):
             number = next(numbers)
             runs[number] = _Run(nodes, job.share, now + job.limit_s)
-            heapq.heappush(ends, (now + max(1.0, job.limit_s * chance.choice(job.use or UNKNOWN_USE)), number))
+            heapq.heappush(ends, (now + max(1.0, job.limit_s * use.one_of(job.use)), number))
             if job.key in left:
                 starts[job.key] = now
                 left.discard(job.key)

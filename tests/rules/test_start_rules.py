@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apps.jobs.start_rules import (
+    UNKNOWN_USE,
     Estimate,
     Picture,
     Place,
@@ -178,3 +179,17 @@ def test_parts_do_not_lean_to_the_short_jobs_of_those_that_began_together() -> N
     told = likely_use(ended, going, size=40)
     assert sum(told) / len(told) == pytest.approx(0.5, abs=0.08)
     assert sum(ended) / len(ended) < 0.35
+
+
+def test_what_is_known_less_well_is_told_in_a_wider_range() -> None:
+    """Ten jobs one after another: with many parts known their luck evens out, with nothing known nobody knows."""
+    use = tuple(number / 40 for number in range(1, 41))
+
+    def told(use: tuple[float, ...]) -> float:
+        line = tuple(waiting(f"j{number}", 1, use=use) for number in range(10))
+        picture = Picture(places(1), (running("r", 1),), line)
+        (found,) = simulate(picture, ["j9"], samples=200, budget_s=5).values()
+        return (found.p90_s - found.low_s) / found.p50_s
+
+    assert told(UNKNOWN_USE) > 1.3 * told(use)
+    assert told(use) > told((0.5,) * 40) == 0

@@ -196,6 +196,8 @@ def test_earlier_starts_correct_what_is_expected(queued: Job, cluster: Cluster) 
     assert (later.p50_at - later.made_at).total_seconds() == pytest.approx(2 * played_s, rel=0.02)
     Attempt.objects.update(started_at=first.made_at + timedelta(seconds=3 * played_s))
     starts.predict(cluster.uid)
+    assert ratios_of(cluster) == [], "it was told when nothing was known of the jobs' kinds"
+    StartPrediction.objects.filter(is_first=True).update(why={**first.why, "is_informed": True})
     assert ratios_of(cluster) == [3.0]
 
 

@@ -25,7 +25,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,7 +33,7 @@ from worker.providers import errors as e
 from worker.providers import values as v
 from worker.providers.slurm import decode
 from worker.providers.slurm import errors as se
-from worker.providers.slurm.rest import Answer, Rest
+from worker.providers.slurm.rest import Answer, Hook, Rest
 from worker.providers.slurm.server_clock import ServerClock
 from worker.providers.slurm.versions import WITHOUT_STATES
 
@@ -60,12 +60,36 @@ _NUMBERS_MAY_START_AGAIN = 60_000_000
 _NUMBER = re.compile(r"(\d+)(?:_(\d+)|\+\d+)?")
 
 
-@dataclass(slots=True)
-class _State:
-    """What the list of states says of one record: the state, and the tasks that wait in it."""
+class _States:
+    """The list of states: what each record is in, and the tasks that wait in it.
 
-    state: str
-    tasks: list[int] = field(default_factory=list)
+    Taken from the answer while that is read: as tens of thousands of objects that live for a moment the list would set
+    off a full round of the garbage collector in every read, which takes as long as all the rest of it.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, str] = {}
+        self.tasks: dict[str, list[int]] = {}
+        # A queue has thousands of jobs and a handful of states: each combination of words is read once.
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def hook(self, record: dict[str, Any]) -> Any:
+        """Take one object of the answer, where it is a job, out of it."""
+        if "job_id" not in record:
+            return record
+        try:
+            number, mark, task = record["job_id"].partition("_")
+            words = tuple(record["state"])
+            state = self._known[words]
+        except (KeyError, TypeError, AttributeError):
+            number, mark, task, words, state = decode.guarded(_state_of, record, "job state")
+            self._known[words] = state
+        if not number.isdecimal():
+            number, mark, task, words, state = decode.guarded(_state_of, record, "job state")
+        self.by_key.setdefault(number, state)
+        if mark and state == "PENDING":
+            self.tasks.setdefault(number, []).append(int(task))
+        return None
 
 
 class BulkReader:
@@ -139,9 +163,9 @@ class BulkReader:
         self._changed_at = max(as_of, self._handed_at + timedelta(microseconds=1))
         return self._changed_at
 
-    def _call(self, path: str, about: str, params: Mapping[str, str] | None = None) -> Answer:
+    def _call(self, path: str, about: str, params: Mapping[str, str] | None = None, hook: Hook | None = None) -> Answer:
         self._calls += 1
-        return self._rest.call("GET", path, about=about, params=params)
+        return self._rest.call("GET", path, about=about, params=params, hook=hook)
 
     # --- all details -----------------------------------------------------------------------------
 
@@ -175,27 +199,27 @@ class BulkReader:
     def _by_states(self, *, complete: bool, watch: Collection[str]) -> tuple[int, datetime, int]:
         as_of = self._now()
         try:
-            answer = self._call("/slurm/{v}/jobs/state", "queue")
+            listed, listed_size = self._states()
         except se.NoSuchPath:
             self._lacks_states = True
             size, as_of = self._by_update_time(None)
             return size, as_of, 0
-        states = _states_of(answer.body)
+        states = listed.by_key
         if not self._known and len(states) <= SMALL_QUEUE:
             size, as_of = self._by_update_time(None)
-            return answer.size_bytes + size, as_of, 0
+            return listed_size + size, as_of, 0
         self._listed = len(states)
         is_first, self._known = not self._known, True
-        changed = [key for key, now in states.items() if key not in self._jobs or self._jobs[key].state != now.state]
+        changed = [key for key, now in states.items() if key not in self._jobs or self._jobs[key].state != now]
         different = self._forget([key for key in self._jobs if key not in states]) or is_first
-        different |= self._tasks_began(states)
+        different |= self._tasks_began(listed)
         watched = set(watch)
         changed.sort(key=lambda key: key not in watched)
         until = time.monotonic() + CATCH_UP_S if not complete and len(changed) > CATCH_UP_ABOVE else None
         wanted = list(changed) if complete or until is not None else changed[:DETAILS_A_READ]
         if len(wanted) < REFRESHED_A_READ:
             wanted += self._worth_refreshing(states, set(changed), watched)
-        size = answer.size_bytes
+        size = listed_size
         done: set[str] = set()
         for key, (records, one_size) in self._details(wanted, until):
             done.add(key)
@@ -208,6 +232,13 @@ class BulkReader:
         left_over = sum(1 for key in changed if key not in done)
         return size, self._mark_changed(as_of) if different else as_of, left_over
 
+    def _states(self) -> tuple[_States, int]:
+        """The list of states, and how many bytes it took."""
+        states = _States()
+        answer = self._call("/slurm/{v}/jobs/state", "queue", hook=states.hook)
+        _records(answer.body, "jobs")
+        return states, answer.size_bytes
+
     def submitted_since(self, since: datetime) -> list[v.SchedulerJob]:
         """Jobs of the queue that were submitted after an instant of our clock, without reading all the others.
 
@@ -218,7 +249,7 @@ class BulkReader:
         keys: list[str] = []
         if self._has_states():
             try:
-                keys = sorted(_states_of(self._call("/slurm/{v}/jobs/state", "queue").body), key=int, reverse=True)
+                keys = sorted(self._states()[0].by_key, key=int, reverse=True)
             except se.NoSuchPath:
                 self._lacks_states = True
         if len(keys) <= SMALL_QUEUE or int(keys[0]) > _NUMBERS_MAY_START_AGAIN:
@@ -250,32 +281,32 @@ class BulkReader:
             self._waiting.pop(key, None)
         return bool(gone)
 
-    def _tasks_began(self, states: Mapping[str, _State]) -> bool:
+    def _tasks_began(self, states: _States) -> bool:
         """Rewrite which tasks of an array still wait, where some of them began or went."""
         different = False
-        for key, now in states.items():
+        for key, tasks in states.tasks.items():
             job = self._jobs.get(key)
-            if not now.tasks or job is None or now.state != "PENDING" or not job.array_pending:
+            if job is None or states.by_key[key] != "PENDING" or not job.array_pending:
                 continue
             known = self._waiting.get(key)
-            self._waiting[key] = len(now.tasks)
-            if known is not None and known != len(now.tasks):
+            self._waiting[key] = len(tasks)
+            if known is not None and known != len(tasks):
                 _tasks, limited, limit = job.array_pending.partition("%")
-                text = _spans(now.tasks) + (limited + limit)
+                text = _spans(tasks) + (limited + limit)
                 if text != job.array_pending:
                     self._jobs[key] = replace(job, array_pending=text)
                     different = True
         return different
 
     def _worth_refreshing(
-        self, states: Mapping[str, _State], skip: Collection[str], watched: Collection[str]
+        self, states: Mapping[str, str], skip: Collection[str], watched: Collection[str]
     ) -> list[str]:
         """Waiting jobs whose details are old; those of arrays only by the number of a record of their own."""
         now = time.monotonic()
         old = [
             (key not in watched, self._read_at.get(key, 0.0), key)
-            for key, told in states.items()
-            if told.state == "PENDING"
+            for key, state in states.items()
+            if state == "PENDING"
             and key not in skip
             and key in self._jobs
             and self._jobs[key].array_id != key
@@ -322,28 +353,6 @@ def _records(body: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(records, list):
         raise e.Unavailable(f"the answer has no list {key!r}", source=se.SOURCE, code="shape")
     return records
-
-
-def _states_of(body: Mapping[str, Any]) -> dict[str, _State]:
-    found: dict[str, _State] = {}
-    # A queue has thousands of jobs and a handful of states: each combination of words is read once.
-    known: dict[tuple[str, ...], str] = {}
-    for record in _records(body, "jobs"):
-        try:
-            number, mark, task = record["job_id"].partition("_")
-            words = tuple(record["state"])
-            state = known[words]
-        except (KeyError, TypeError, AttributeError):
-            number, mark, task, words, state = decode.guarded(_state_of, record, "job state")
-            known[words] = state
-        if not number.isdecimal():
-            number, mark, task, words, state = decode.guarded(_state_of, record, "job state")
-        one = found.get(number)
-        if one is None:
-            one = found[number] = _State(state)
-        if mark and state == "PENDING":
-            one.tasks.append(int(task))
-    return found
 
 
 def _state_of(record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...], str]:

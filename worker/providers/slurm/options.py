@@ -424,7 +424,8 @@ def _old(job: Job, name: str, value: str) -> bool:
     elif name == "tmp":
         job["temporary_disk_per_node"] = _mib(value)
     elif name == "wait-all-nodes":
-        job["wait_all_nodes"] = bool(int(value))
+        # A number here, true or false in the later versions.
+        job["wait_all_nodes"] = int(value)
     else:
         return _shared(job, name, value, old=True)
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,8 @@ from worker.providers.values import SchedulerAccess
 
 #: Query parameters; a list becomes one parameter a value.
 Params = Mapping[str, str | Sequence[str]]
+#: What takes the place of an object of an answer.
+Hook = Callable[[dict[str, Any]], Any]
 CONNECT_TIMEOUT_S = 3.0
 #: A body beyond this is no answer of a scheduler: 10,000 jobs take 84 MB.
 MAX_BODY_BYTES = 512 * 1024 * 1024
@@ -126,11 +128,15 @@ class Rest:
         about: str,
         params: Params | None = None,
         body: Mapping[str, Any] | None = None,
+        hook: Hook | None = None,
     ) -> Answer:
-        """Make one call; ``{v}`` in ``path`` becomes the version. ``about`` chooses between meanings of one code."""
+        """Make one call; ``{v}`` in ``path`` becomes the version. ``about`` chooses between meanings of one code.
+
+        ``hook`` is shown each object of the answer as it is read and says what stands in its place.
+        """
         where = path.replace("{v}", self.version)
         try:
-            return self._send(method, where, params, body, about=about)
+            return self._send(method, where, params, body, about=about, hook=hook)
         except e.Unavailable as error:
             raise self._explain(error) from None
 
@@ -167,6 +173,7 @@ class Rest:
         body: Mapping[str, Any] | None,
         *,
         about: str,
+        hook: Hook | None = None,
     ) -> Answer:
         began = time.monotonic()
         try:
@@ -185,7 +192,7 @@ class Rest:
         seconds = time.monotonic() - began
         if status == 304:
             return Answer({}, len(content), seconds, changed=False)
-        parsed = self._parse(status, kind, content, f"{method} {path}")
+        parsed = self._parse(status, kind, content, f"{method} {path}", hook)
         entries = se.entries_of(parsed)
         # A submit that made a job and complains too is the caller's to judge: the job exists.
         if entries and not (about == "submit" and parsed.get("job_id")):
@@ -214,9 +221,9 @@ class Rest:
                     )
             return response.status_code, response.headers.get("content-type", ""), b"".join(parts)
 
-    def _parse(self, status: int, kind: str, content: bytes, what: str) -> Mapping[str, Any]:
+    def _parse(self, status: int, kind: str, content: bytes, what: str, hook: Hook | None = None) -> Mapping[str, Any]:
         try:
-            parsed = json.loads(content)
+            parsed = json.loads(content, object_hook=hook)
         except (ValueError, RecursionError):
             raise self._not_json(status, kind, content, what) from None
         if not isinstance(parsed, dict):
