@@ -215,6 +215,12 @@ def test_a_clock_that_is_not_told_or_hardly_off_changes_nothing(told: dict[str, 
 # --- the bulk read of a big queue -----------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first read of a big queue goes on for a bounded time; how slow this machine is just now is not the matter."""
+    monkeypatch.setattr(bulk, "CATCH_UP_S", 60.0)
+
+
 class BigQueue(Server):
     """A queue of many jobs whose every read is counted."""
 
