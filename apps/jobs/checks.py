@@ -77,22 +77,18 @@ def check_fields(spec: JobSpec) -> list[FieldProblem]:
     return problems
 
 
-def check_kept_options(spec: JobSpec, nodes: Sequence[Node]) -> list[FieldProblem]:
+def takes_whole_nodes(options: Sequence[str]) -> list[str]:
+    """The options by which a job shares its nodes with nobody."""
+    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system, too.
+    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
+    return ["exclusive", *whole] if value_of(options, "exclusive") in ("", "topo") else whole
+
+
+def check_kept_options(spec: JobSpec) -> list[FieldProblem]:
     """Options that would take more than is held for."""
     options, problems = check_options(spec.slurm_options)
     if problems:
         return []
-    most = max((n.gpus for n in nodes), default=0)
-    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system.
-    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
-    if value_of(options, "exclusive") in ("", "topo"):
-        whole.insert(0, "exclusive")
-    if whole and spec.gpus_per_node < most:
-        text = _("--%(name)s takes all %(most)s GPUs of a node: ask for as many per node")
-        text %= {"name": whole[0], "most": most}
-        problems.append(
-            FieldProblem("/exclusive" if whole[0] == "exclusive" else "/slurm_options/0", "whole-nodes", text)
-        )
     by_gpu = [name for name in PER_GPU if value_of(options, name) is not None]
     if by_gpu and not spec.gpus_per_node:
         text = _("--%(name)s asks for GPUs by itself: say how many a node has") % {"name": by_gpu[0]}

@@ -88,7 +88,7 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
         one = with_whole_nodes(spec_of_part(spec, part), cluster)
         options, found = check_options(one.slurm_options)
         nodes = usable_nodes(cluster, one.gpu_type, one.gpus_per_node, one.partition or cluster.partition)
-        found = [*check_fields(one), *check_cluster(one, cluster, len(nodes)), *check_kept_options(one, nodes)]
+        found = [*check_fields(one), *check_cluster(one, cluster, len(nodes)), *check_kept_options(one)]
         found += check_rights(actor, one)
         if (own := value_of(options, "account")) not in (None, account):
             text = _("all parts of a job run under one account: %(account)s, not %(own)s")

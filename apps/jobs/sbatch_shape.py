@@ -48,8 +48,8 @@ def _gpus_in_all(given: MutableMapping[str, Option]) -> int | None:
 def nodes_meant(given: MutableMapping[str, Option]) -> int:
     """How many nodes a script means that says none: by its tasks for each node, by its GPUs, or by its CPUs."""
     tasks, tasks_each = _count(given, "ntasks"), _count(given, "ntasks-per-node")
-    if tasks_each is not None:
-        return -(-(tasks or tasks_each) // tasks_each)
+    if tasks is not None and tasks_each is not None:
+        return -(-tasks // tasks_each)
     by_cpus = _nodes_by_cpus(given, tasks or 1)
     total, each = _gpus_in_all(given), _gpu_count(given, "gpus-per-node")
     if total is None or total < 1:
@@ -76,7 +76,7 @@ def _nodes_by_cpus(given: MutableMapping[str, Option], tasks: int) -> int:
 _TRES_GPUS = re.compile(r"gres/gpu(?::([\w.-]+))?[:=](\d+)")
 
 
-def _tres_meant(given: MutableMapping[str, Option]) -> None:
+def _tres_meant(given: MutableMapping[str, Option], out: SbatchReading) -> None:
     """GPUs and CPUs of ``--tres-per-task`` as the options of their own; what else it names stays."""
     from apps.jobs.sbatch import Option
 
@@ -94,6 +94,8 @@ def _tres_meant(given: MutableMapping[str, Option]) -> None:
         else:
             rest.append(part)
     del given[option.name]
+    facts = {"number": option.line, "text": option.words}
+    out.remarks.append(_("line %(number)s: %(text)s is read as GPUs and CPUs for each task") % facts)
     if rest:
         given[option.name] = Option(option.name, ",".join(rest), option.line)
 
@@ -111,7 +113,7 @@ def settle(given: MutableMapping[str, Option], out: SbatchReading) -> None:
     """Before the options are taken: a fixed number of nodes, whatever the script says of them."""
     from apps.jobs.sbatch import Option
 
-    _tres_meant(given)
+    _tres_meant(given, out)
     _gpus_by_tasks(given)
     sockets = _count(given, "sockets-per-node")
     if "gpus-per-socket" in given and "gpus-per-node" not in given and sockets is not None:

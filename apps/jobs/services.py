@@ -27,6 +27,7 @@ from apps.jobs.checks import (
     check_kept_options,
     check_rights,
     limit_that_fits,
+    takes_whole_nodes,
     too_long_for_block,
     trimmed_words,
 )
@@ -40,7 +41,7 @@ from apps.jobs.permissions import can_submit_job
 from apps.jobs.pricing import price_on, share_price
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, hold_for
-from apps.jobs.sbatch import check_options, value_of
+from apps.jobs.sbatch import check_options, refused_by_release, value_of
 from apps.jobs.selectors import StopLine, stop_lines, usable_nodes
 from apps.jobs.states import JobOrigin
 from apps.jobs.template_rules import fill_template
@@ -126,15 +127,19 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
     problems = use_problems(spec, team, cluster)
-    spec = with_whole_nodes(spec, cluster)
     warnings: list[str] = []
+    asked, spec = spec.gpus_per_node, with_whole_nodes(spec, cluster)
+    if asked and spec.gpus_per_node > asked:
+        name = takes_whole_nodes(check_options(spec.slurm_options)[0])[0]
+        text = _("--%(name)s takes whole nodes: all %(gpus)s GPUs of each are held")
+        warnings.append(text % {"name": name, "gpus": spec.gpus_per_node})
     script = spec.script
     if spec.template is not None:
         kept = spec.template
         script, found = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name)
         problems += found
     script, found = check_script(script)
-    problems += found
+    problems += found + refused_by_release(script, cluster.observed_version)
     problems += check_fields(spec)
     array, found = read_array(spec.array)
     problems += found
@@ -145,7 +150,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     problems += resolve_dependency(actor, spec.dependency)[2]
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += check_cluster(spec, cluster, len(nodes))
-    problems += check_kept_options(spec, nodes)
+    problems += check_kept_options(spec)
     problems += check_rights(actor, spec)
     submitter = submitter_of(actor, team, cluster, spec.slurm_options)
     problems += submitter.problems
@@ -216,12 +221,12 @@ def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
 
 
 def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
-    """A job of whole nodes that names no GPUs takes all of them: what it is held for must say so."""
+    """A job of whole nodes takes all their GPUs, however many it names: what it is held for must say so."""
     options, problems = check_options(spec.slurm_options)
-    if spec.gpus_per_node or problems or value_of(options, "exclusive") not in ("", "topo"):
+    if problems or not takes_whole_nodes(options):
         return spec
     nodes = usable_nodes(cluster, spec.gpu_type, 0, spec.partition or cluster.partition)
-    return replace(spec, gpus_per_node=max((n.gpus for n in nodes), default=0))
+    return replace(spec, gpus_per_node=max([spec.gpus_per_node, *(n.gpus for n in nodes)]))
 
 
 def job_of(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec, preview: Preview) -> Job:

@@ -82,7 +82,7 @@ class Picture:
     @property
     def is_informed(self) -> bool:
         """Whether something is known of most of its jobs' kinds; else expectations are guesses in general."""
-        uses = [job.use for job in (*self.running, *self.waiting)]
+        uses = [*(job.use for job in self.running), *(job.use for job in self.waiting)]
         return 2 * sum(1 for use in uses if use != UNKNOWN_USE) >= len(uses)
 
 

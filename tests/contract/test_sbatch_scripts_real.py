@@ -48,6 +48,7 @@ def cluster_of(lab: RealSlurm) -> Cluster:
         token_ref="env:TEST_TOKEN",
         working_root=str(lab.description["work_dir"]),
         phase="READY",
+        observed_version=scheduler.info().version,
         partition=next(p.name for p in partitions if p.is_default),
         observed_partitions=[{"name": p.name, "max_time_min": p.max_time_min} for p in partitions],
         observed_max_time_min=max(p.max_time_min or 10**6 for p in partitions),

@@ -352,11 +352,14 @@ def test_a_bad_option_is_told_at_its_field(
 
 def test_whole_nodes_are_paid_whole(sign_in: SignIn, filled: dict[str, str]) -> None:
     for option, words in (
-        ("--exclusive", "--exclusive takes all 8 GPUs"),
-        ("--core-spec=2", "--core-spec takes all 8 GPUs"),
-        ("-S 0", "--core-spec takes all 8 GPUs"),
-        ("--thread-spec=4", "--thread-spec takes all 8 GPUs"),
-        ("--nodelist=p5-[1-9]", "names 9 nodes"),
+        ("--exclusive", "--exclusive takes whole nodes: all 8 GPUs of each are held"),
+        ("--core-spec=2", "--core-spec takes whole nodes"),
+        ("-S 0", "--core-spec takes whole nodes"),
+        ("--thread-spec=4", "--thread-spec takes whole nodes"),
     ):
         asked = {**filled, "gpus_per_node": "1", "slurm_options": option}
-        assert words in sign_in("owner").post("/jobs/new", asked).content.decode()
+        assert words in sign_in("owner").post("/jobs/new/preview", asked).content.decode()
+        assert sign_in("owner").post("/jobs/new", asked).status_code == 302
+        assert Job.objects.latest("pk").gpus_per_node == 8
+    asked = {**filled, "slurm_options": "--nodelist=p5-[1-9]"}
+    assert "names 9 nodes" in sign_in("owner").post("/jobs/new", asked).content.decode()

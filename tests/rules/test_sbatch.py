@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from apps.jobs.sbatch import CLIENT, NAMES, OURS, SHORT, check_options, hosts_in, kept_options, read_sbatch, words_of
+from apps.jobs.sbatch import (
+    CLIENT,
+    NAMES,
+    OURS,
+    SHORT,
+    check_options,
+    hosts_in,
+    kept_options,
+    read_sbatch,
+    refused_by_release,
+    words_of,
+)
 from apps.jobs.sbatch_shape import completed
 
 
@@ -153,3 +164,87 @@ def test_what_is_left_unsaid_is_told_from_the_rest(lines: list[str], nodes: int,
 def test_gpus_by_socket_count_by_node() -> None:
     reading = read_sbatch("#!/bin/bash\n#SBATCH --sockets-per-node=2 --gpus-per-socket=h100:4 -N1\n")
     assert (reading.fields["gpu_type"], reading.fields["gpus_per_node"]) == ("h100", 8)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["--mem=1G", "--mem-per-cpu=1G"], "line 3: --mem-per-cpu and --mem exclude each other"),
+        (["--mem-per-gpu=1G", "-G 8", "--mem=0"], "line 4: --mem and --mem-per-gpu exclude each other"),
+        (["--ntasks-per-node=2", "--ntasks-per-gpu=1", "--gres=gpu:2"], "exclude each other"),
+        (["-c 4", "--cpus-per-gpu=8", "-G 8"], "--cpus-per-gpu and --cpus-per-task exclude each other"),
+        (["--gpus-per-task=2"], "line 2: --gpus-per-task counts by tasks"),
+        (["--gpus-per-task=2", "-N 1-2"], "line 2: --gpus-per-task counts by tasks"),
+        (["--tres-per-task=gres/gpu:2"], "line 2: --tres-per-task counts by tasks"),
+        (["--gres=gpu:h100:4", "-G 8"], "line 3: --gres and --gpus: one names a type of GPU, the other none"),
+        (["--gres=gpu:4", "--gpus-per-node=h100:4"], "--gres and --gpus-per-node: one names a type"),
+    ],
+)
+def test_options_that_exclude_each_other(lines: list[str], words: str) -> None:
+    problems = read(*lines).problems
+    assert any(words in problem.detail for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["--gpus-per-task=1", "-n 8"],
+        ["--gres=gpu:h100:8", "--gpus=h100:8"],
+        ["--gres=gpu:8,nvme:1", "-G 8"],
+        ["--gres=nvme:1", "--gpus-per-node=h100:8"],
+        ["--mem=0", "-c 4"],
+    ],
+)
+def test_options_that_go_together(lines: list[str]) -> None:
+    assert read(*lines).problems == []
+
+
+def test_what_only_some_releases_refuse() -> None:
+    both = "#!/bin/sh\n#SBATCH --gres=gpu:8\n#SBATCH --gpus-per-node=8\n"
+    (problem,) = refused_by_release(both, "26.05.5")
+    assert "line 3: Slurm 26.05.5 takes --gpus-per-node or --gres=gpu, not both" in problem.detail
+    assert not refused_by_release(both, "24.11.5")
+    assert not refused_by_release(both, "")
+    by_task = "#!/bin/sh\n#SBATCH --ntasks-per-node=4 --gpus-per-task=2\n"
+    assert read_sbatch(by_task).problems == refused_by_release(by_task, "22.05.8") == []
+    (problem,) = refused_by_release(by_task, "24.11.5")
+    assert "--gpus-per-task counts by tasks" in problem.detail
+    for lines, release, words in (
+        ("--exclusive --oversubscribe", "24.11.5", "--oversubscribe and --exclusive exclude each other"),
+        ("--ntasks-per-node=2 -G 16", "26.05.5", "looks for these GPUs on one node"),
+    ):
+        script = f"#!/bin/sh\n#SBATCH {lines}\n"
+        assert not refused_by_release(script, "22.05.8")
+        (problem,) = refused_by_release(script, release)
+        assert words in problem.detail
+    (problem,) = refused_by_release("#!/bin/sh\n#SBATCH -n 2 --tres-per-task=gres/gpu:1\n", "22.05.8")
+    assert "has no option --tres-per-task" in problem.detail
+
+
+def test_a_batch_script_begins_with_its_interpreter() -> None:
+    (problem,) = read_sbatch("# first\n#!/bin/bash\n#SBATCH -N 2\n").problems
+    assert "line 1: a batch script begins with #!" in problem.detail
+    assert read_sbatch("# first\nsrun x\n").problems == [], "lines of a shell are no batch script"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        (["-n 8", "--ntasks-per-gpu=1"], {"nodes": 1, "gpus_per_node": 8}),
+        (["-n 16", "--ntasks-per-gpu=1"], {"nodes": 2, "gpus_per_node": 8}),
+        (
+            ["-n 4", "--tres-per-task=cpu:8,gres/gpu:h100:2"],
+            {"gpus_per_node": 8, "gpu_type": "h100", "cpus_per_task": 8},
+        ),
+        (["-n 400"], {"nodes": 3}),
+        (["-n 400", "--ntasks-per-core=1"], {"nodes": 5}),
+        (["-n 384", "--gpus-per-node=8"], {"nodes": 2, "gpus_per_node": 8}),
+        (["-n 4", "--ntasks-per-socket=1"], {"nodes": 2}),
+        (["-n 40", "-c 10"], {"nodes": 3}),
+    ],
+)
+def test_tasks_tell_nodes_and_gpus(lines: list[str], fields: dict[str, Any]) -> None:
+    reading = read(*lines)
+    assert reading.problems == []
+    got = {"nodes": 1, **reading.fields}
+    assert {name: got.get(name) for name in fields} == fields

@@ -97,7 +97,9 @@ _OLD_TEXTS: Final = {
     "reservation": "reservation",
     "wckey": "wckey",
 }
-_OLD_NUMBERS: Final = {k: m for k, m in _NUMBERS.items() if k not in ("ntasks-per-gpu",)}
+_OLD_NUMBERS: Final = {**_NUMBERS, "ntasks-per-gpu": "ntasks_per_gpu"}
+#: What Slurm cannot place where one task a node is asked for as well, which nobody did who says this.
+_NOT_BY_NODE: Final = frozenset({"mincpus", "ntasks-per-gpu"})
 _OLD_FLAGS: Final = {
     "hold": "hold",
     "oversubscribe": "oversubscribe",
@@ -145,11 +147,17 @@ def _refuse(message: str) -> e.InvalidRequest:
 # --- v0.0.40 and later
 
 
+def _number_of(job: Job, name: str, member: str, value: str) -> None:
+    job[member] = int(value)
+    if name in _NOT_BY_NODE and job.get("tasks_per_node") == 1:
+        del job["tasks_per_node"]
+
+
 def _new(job: Job, name: str, value: str) -> bool:
     if name in _TEXTS:
         job[_TEXTS[name]] = value
     elif name in _NUMBERS:
-        job[_NUMBERS[name]] = int(value)
+        _number_of(job, name, _NUMBERS[name], value)
     elif name in _FLAGS:
         job[_FLAGS[name]] = True
     elif name in _JOB_FLAGS:
@@ -390,7 +398,7 @@ def _old(job: Job, name: str, value: str) -> bool:
     if name in _OLD_TEXTS:
         job[_OLD_TEXTS[name]] = value
     elif name in _OLD_NUMBERS:
-        job[_OLD_NUMBERS[name]] = int(value)
+        _number_of(job, name, _OLD_NUMBERS[name], value)
     elif name in _OLD_FLAGS:
         job[_OLD_FLAGS[name]] = True
     elif name == "begin":
