@@ -35,7 +35,7 @@ def demo_templates(rows: DemoRows) -> None:
                 "label": "Learning rate",
                 "type": "number",
                 "default": 0.0003,
-                "minimum": 0.00001,
+                "maximum": 1,
             },
             {"name": "ranks", "label": "Ranks per node", "type": "integer", "default": 8, "locked": True},
             {"name": "data", "label": "Data", "type": "path", "default": "/fsx/corpus/v3", "help": "On FSx."},

@@ -46,6 +46,12 @@ def typed(name: str, value: Any) -> Any:
     return "\n".join(value) if name in _LINES else value
 
 
+def field_words(name: str, value: Any) -> str:
+    """A field's value in a sentence: times and memory as people type them."""
+    is_measure = name in FORM_NAMES and isinstance(value, int) and value
+    return str(typed(name, value)) if is_measure else shown(value)
+
+
 def read_typed(name: str, text: str) -> Any:
     """What people typed as a field's value. Raises ValueError."""
     text = text.replace("\r\n", "\n").strip()

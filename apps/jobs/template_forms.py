@@ -22,7 +22,7 @@ from apps.teams.models import Team
 
 FREE, DEFAULT, LOCKED = "free", "default", "locked"
 STATES = (
-    (FREE, gettext_lazy("Free")),
+    (FREE, gettext_lazy("Up to the job")),
     (DEFAULT, gettext_lazy("Default")),
     (LOCKED, gettext_lazy("Fixed")),
 )

@@ -14,8 +14,9 @@ from apps.jobs.models import Job, JobTemplate
 from apps.jobs.permissions import can_manage_template
 from apps.jobs.retry_rules import TEAM, TEMPLATE, parse_rules
 from apps.jobs.selectors import jobs_visible_to
+from apps.jobs.template_fields import field_words
 from apps.jobs.template_models import JobTemplateVersion, TeamRetry
-from apps.jobs.template_rules import LABELS, Content, is_locked_to, shown
+from apps.jobs.template_rules import LABELS, Content, is_locked_to
 from apps.teams.models import Team
 from apps.teams.permissions import Actor
 
@@ -116,7 +117,7 @@ def default_words(name: str, value: Any) -> str:
     if name == "cluster":
         found = Cluster.objects.filter(uid=value).values_list("name", flat=True).first()
         return found or str(value)
-    return shown(value)
+    return field_words(name, value)
 
 
 def inherited_rules(template: JobTemplate | None, team: Team) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
 from apps.jobs.models import Job
+from apps.jobs.template_fields import field_words
 from apps.jobs.template_rules import LABELS, Content, is_locked_to, shown
 from apps.jobs.template_selectors import default_words
 
@@ -81,7 +82,7 @@ def run_changes(last: Job, spec: JobSpec, cluster: Cluster, script: str) -> Chan
                 old, new = old or cluster.partition, new or cluster.partition
         if is_locked_to(name, old, new) and not (name == "retry_rules" and old and not new):
             continue
-        values.append(Change("field", name, str(label), shown(old), shown(new)))
+        values.append(Change("field", name, str(label), field_words(name, old), field_words(name, new)))
     return Changes(values, list(changes_between(last.script, script)) if script else [])
 
 
@@ -110,11 +111,14 @@ def parameter_words(parameter: Mapping[str, Any]) -> str:
         parts.append(f"= {shown(default)}")
     low, high = parameter.get("minimum"), parameter.get("maximum")
     if low is not None or high is not None:
-        parts.append(f"{'' if low is None else low}–{'' if high is None else high}")
+        words = _("at least %(low)s") if high is None else _("at most %(high)s")
+        if low is not None and high is not None:
+            words = _("from %(low)s to %(high)s")
+        parts.append(words % {"low": low, "high": high})
     if parameter.get("choices"):
         parts.append(" | ".join(parameter["choices"]))
     if parameter.get("type") == "switch":
-        parts.append(f"{parameter.get('on', '1')} / {parameter.get('off', '0')}")
+        parts.append(f"{parameter.get('on', '1') or '–'} / {parameter.get('off', '0') or '–'}")
     if parameter.get("locked"):
         parts.append(_("fixed"))
     if not parameter.get("required", True):

@@ -11,6 +11,9 @@ from django.db import transaction
 
 from apps.costs.models import Budget
 from apps.costs.services import budget_set
+from apps.jobs.models import JobTemplate
+from apps.jobs.template_services import template_create
+from apps.jobs.template_starters import STARTERS
 from apps.quotas.models import Quota
 from apps.quotas.services import quota_set
 from apps.teams.models import Team, User
@@ -61,6 +64,9 @@ class Command(BaseCommand):
                     quota_set(actor=system, team=team, gpus=gpus)
                 if not Budget.objects.filter(team=team).exists():
                     budget_set(actor=system, team=team, usd_per_month=usd)
+            for name, content in STARTERS.items():
+                if not JobTemplate.objects.filter(name=name).exists():
+                    template_create(actor=system, name=name, teams=[], content=content)
             for person, slug, role in _MEMBERS:
                 user, team = User.objects.get(username=person), Team.objects.get(slug=slug)
                 if not user.memberships.filter(team=team).exists():
