@@ -265,7 +265,12 @@ class PreviewJob(_NewJob):
             "form": form,
             "verdict": verdict,
             "preview": preview,
-            "field_problems": [(name, verdict.at_fields.get(name, "")) for name in form.fields if name not in _SILENT],
+            # Fields of a template that was chosen this moment are not on the page yet.
+            "field_problems": [
+                (name, verdict.at_fields.get(name, ""))
+                for name in form.fields
+                if name not in _SILENT and (name not in form.parameters or name in request.POST)
+            ],
             "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
             "changes": changes,
