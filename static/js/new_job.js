@@ -81,6 +81,13 @@
       form.elements[button.dataset.fill].value = button.dataset.value;
       preview();
     });
+    /* A preview of a template that is no longer the chosen one speaks of fields that are gone. */
+    document.addEventListener("htmx:beforeSwap", function (event) {
+      var config = event.detail.requestConfig, sent = config && config.parameters && config.parameters.template;
+      if (event.detail.target.id === "verdict" && sent !== undefined && sent !== form.elements.template.value) {
+        event.detail.shouldSwap = false;
+      }
+    });
     document.addEventListener("htmx:afterRequest", function (event) {
       if (event.detail.elt.matches("[data-reader]")) { one("#id_upload").value = ""; }
     });
