@@ -46,6 +46,7 @@ def demo_jobs(rows: DemoRows) -> None:
 
 
 def _array(rows: DemoRows) -> Any:
+    from apps.jobs.models import ProgressPoint
     from apps.jobs.observations import array_observe, attempt_running, attempt_submitted, attempt_submitting
     from apps.jobs.queue_models import QueueEntry
     from apps.jobs.selectors import current_attempt
@@ -92,6 +93,19 @@ def _array(rows: DemoRows) -> Any:
             exit_code=code,
             time_limit_min=90,
         )
+    ProgressPoint.objects.bulk_create(
+        ProgressPoint(
+            attempt=attempt,
+            task=task,
+            step=step,
+            total_steps=2000,
+            loss=round(2.1 + 0.04 * (task % 5) + 3.4 / (1 + step / 160), 4),
+            tokens_per_s=41_000 - 300 * task + step % 400,
+            at=now - timedelta(minutes=70 - 5 * task) + timedelta(seconds=step * 0.7),
+        )
+        for task in range(12)
+        for step in range(50, 1001 if task >= 8 else 1601, 50)
+    )
     QueueEntry.objects.create(
         cluster=job.cluster,
         scheduler_id="7100",

@@ -96,6 +96,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
             (f"job-{p.lower()}", "owner", f"/jobs/{uid(Job, phase=p, team__slug='nlp')}")
             for p in ("QUEUED", "FAILED", "RECOVERING", "SUCCEEDED")
         ),
+        ("job-array-metrics", "owner", f"/jobs/{uid(Job, name='lr-sweep')}/metrics?task=9"),
         ("job-array-tasks", "owner", f"/jobs/{uid(Job, name='lr-sweep')}/tasks"),
         ("job-het-parts", "owner", f"/jobs/{uid(Job, name='actor-learner')}/parts"),
         ("job-new-parts", "owner", f"/jobs/new?from={uid(Job, name='actor-learner')}"),

@@ -23,6 +23,7 @@ from apps.jobs.filters import JobFilter
 from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.part_forms import part_members
+from apps.jobs.progress_selectors import task_asked
 from apps.jobs.selectors import (
     attempts_of,
     job_events,
@@ -342,10 +343,12 @@ class JobProgress(OfJob):
     """A job's reported steps, attempts joined, thinned to at most 600 points."""
 
     serializer_class = ProgressSerializer
+    query_parameters = frozenset({"task"})
 
     def get(self, request: Request, uid: str) -> Response:
-        """Oldest first."""
-        points = progress_of(self.job(uid))
+        """Oldest first; of an array those of the ``task`` named, else of the first that reported."""
+        job = self.job(uid)
+        points = progress_of(job, task=task_asked(job, request.query_params.get("task", "")))
         return Response({"results": ProgressSerializer(points, many=True).data, "next": None, "previous": None})
 
 

@@ -16,6 +16,7 @@ from apps.jobs.array_selectors import Task, tasks_of
 from apps.jobs.detail_views import JobPage
 from apps.jobs.log_selectors import task_runners
 from apps.jobs.permissions import can_cancel_job
+from apps.jobs.progress_selectors import last_of_tasks
 
 PAGE = 50
 #: Slurm's states by the colour words of the portal.
@@ -57,9 +58,12 @@ class JobTasks(JobPage):
         page = min(max(1, int(number)), pages)
         shown = chosen[(page - 1) * PAGE : page * PAGE]
         runners = task_runners(job, [task.number for task in shown])
+        last = last_of_tasks(job, [task.number for task in shown])
         context: dict[str, Any] = self.frame(job)
         context |= {
-            "rows": [(task, colour_of(task.state), runners.get((task.attempt, task.number), "")) for task in shown],
+            "rows": [
+                (t, colour_of(t.state), runners.get((t.attempt, t.number), ""), last.get(t.number)) for t in shown
+            ],
             "counts": [(s, colour_of(s), n) for s, n in sorted(counts.items())],
             "state": state,
             "total": len(chosen),

@@ -27,7 +27,7 @@ from apps.jobs.models import Attempt, Job
 from apps.jobs.part_forms import parts_text
 from apps.jobs.part_selectors import has_parts
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.progress_selectors import series_of
+from apps.jobs.progress_selectors import series_of, task_asked
 from apps.jobs.retry_rules import OWN
 from apps.jobs.selectors import attempts_of, job_events, job_for, job_sums, nodes_heard, nodes_of, progress_of
 from apps.jobs.sentences import job_sentence
@@ -170,7 +170,7 @@ class JobCurve(JobPage):
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """JSON, attempts joined."""
         job = self.job(uid)
-        points = progress_of(job)
+        points = progress_of(job, task=task_asked(job, request.GET.get("task", "")))
         curve, took = curve_of(points), step_times(points)
         return JsonResponse(
             {

@@ -46,7 +46,7 @@ def slow_reasons(
     if job.phase != JobPhase.RUNNING or attempt is None or attempt.started_at is None:
         return []
     paces = [Pace(p.at, p.step, p.tokens_per_s) for p in points if p.attempt_id == attempt.pk]
-    newest = ProgressPoint.objects.filter(attempt=attempt).order_by("-id")[:50]
+    newest = ProgressPoint.objects.filter(attempt=attempt, task=-1).order_by("-id")[:50]
     recent = [Pace(p.at, p.step, p.tokens_per_s) for p in newest][::-1]
     written = Checkpoint.objects.filter(attempt_uid=attempt.uid, state=CheckpointState.COMPLETE)
     # When its files changed last, not when that was found out: looking takes time that the job does not lose.

@@ -9,7 +9,7 @@ from apps.core.errors import BadQuery
 from apps.jobs.detail_views import JobPage, thinned
 from apps.jobs.evidence import SOURCES, happenings_of, node_readings, source_label, step_times
 from apps.jobs.permissions import can_cancel_job
-from apps.jobs.progress_selectors import job_pace, job_utilisation, series_names
+from apps.jobs.progress_selectors import job_pace, job_utilisation, series_names, task_asked, tasks_reporting
 from apps.jobs.progress_views import model_form
 from apps.jobs.selectors import nodes_of, progress_of
 
@@ -23,7 +23,8 @@ class JobMetrics(JobPage):
         """The page or its live part."""
         job = self.job(uid)
         context = self.frame(job)
-        points = progress_of(job)
+        task = task_asked(job, request.GET.get("task", ""))
+        points = progress_of(job, task=task)
         took = step_times(points)
         attempt = context["attempt"]
         runs = attempt is not None and attempt.started_at is not None and attempt.ended_at is None
@@ -37,6 +38,8 @@ class JobMetrics(JobPage):
             "table": [(p, took.get(p.step)) for p in thinned(points, 60)],
             "readings": node_readings(nodes_of(job, attempt)) if runs else [],
             "runs": runs,
+            "task": task,
+            "tasks": tasks_reporting(job) if job.array else [],
         }
         return self.answer(request, "jobs/job_metrics.html", context)
 

@@ -184,6 +184,8 @@ def _take(
             # Steps of different tasks of an array are different curves: none of them is the job's.
             if not attempt.array:
                 progress_take(attempt, data, at)
+            elif stream.task is not None:
+                progress_take(attempt, data, at, stream.task)
         elif kind == "checkpoint":
             _checkpoint(attempt, data, at, skew)
         elif kind == "checkpoint_gone":

@@ -285,10 +285,12 @@ class LogChunk(models.Model):
 class ProgressPoint(models.Model):
     """One step as the job reported it; curves join the attempts by step.
 
-    ``metrics`` are further series by name, such as grad_norm: finite numbers, at most 20 of them.
+    ``metrics`` are further series by name, such as grad_norm: finite numbers, at most 20 of them. ``task`` is that of
+    an array, -1 for any other job.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="progress_points")
+    task = models.IntegerField(default=-1)
     step = models.BigIntegerField()
     total_steps = models.BigIntegerField(null=True, blank=True)
     loss = models.FloatField(null=True, blank=True)
@@ -300,7 +302,7 @@ class ProgressPoint(models.Model):
 
     class Meta:
         ordering = ["id"]
-        constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="jobs_one_point_per_step")]
+        constraints = [models.UniqueConstraint(fields=["attempt", "task", "step"], name="jobs_one_point_per_step")]
 
     def __str__(self) -> str:
         """Step and loss."""

@@ -56,8 +56,10 @@ def _metrics(data: Mapping[str, Any]) -> dict[str, float]:
     return dict(sorted(found.items())[:MOST_METRICS])
 
 
-def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> None:
+def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime, task: int = -1) -> None:
     """Store one report; a step that is reported twice keeps the later figures. Raises ValueError for a bad step.
+
+    What a ``task`` of an array tells is that task's alone: the job's own figures stay as they are.
 
     ``tokens_per_gpu_s`` is what programs print that speak of one GPU; it counts for all of the job's.
     """
@@ -65,7 +67,7 @@ def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> No
     figures = {name: _number(data.get(name)) for name in ("loss", "tokens_per_s", "learning_rate", "eta_s")}
     each = _number(data.get("tokens_per_gpu_s"))
     if figures["tokens_per_s"] is None and each is not None:
-        figures["tokens_per_s"] = each * attempt.job.gpus
+        figures["tokens_per_s"] = each * (attempt.job.gpus if task < 0 else attempt.job.gpus_per_task)
     columns: dict[str, Any] = {"progress_at": at}
     model = data.get("model")
     if isinstance(model, Mapping) and (facts := model_facts_of(model)):
@@ -73,6 +75,8 @@ def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> No
     for name in ("loss", "tokens_per_s"):
         if figures[name] is not None:
             columns[name] = figures[name]
+    if step is None and task >= 0:
+        return
     if step is None:
         # Some programs print a loss per epoch only: the newest figures still go on the job's page.
         if len(columns) > 1:
@@ -81,6 +85,7 @@ def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> No
     total = _number(data.get("total_steps"))
     point = ProgressPoint(
         attempt=attempt,
+        task=task,
         step=step,
         total_steps=int(total) if total is not None and 0 <= total < 2**62 else None,
         metrics=_metrics(data),
@@ -90,9 +95,12 @@ def progress_take(attempt: Attempt, data: Mapping[str, Any], at: datetime) -> No
     ProgressPoint.objects.bulk_create(
         [point],
         update_conflicts=True,
-        unique_fields=["attempt", "step"],
+        unique_fields=["attempt", "task", "step"],
         update_fields=["total_steps", "loss", "tokens_per_s", "learning_rate", "eta_s", "metrics", "at"],
     )
+    if task >= 0:
+        Job.objects.filter(pk=attempt.job_id).update(progress_at=at)
+        return
     columns["step"] = step
     if point.total_steps is not None:
         columns["total_steps"] = point.total_steps
@@ -104,7 +112,9 @@ def _eta(attempt: Attempt, point: ProgressPoint) -> float | None:
     """Seconds left at the pace of this attempt's last points; None until there are two steps to compare."""
     if point.total_steps is None:
         return None
-    rows = ProgressPoint.objects.filter(attempt=attempt).order_by("-step").values_list("step", "at")[:PACE_POINTS]
+    rows = (
+        ProgressPoint.objects.filter(attempt=attempt, task=-1).order_by("-step").values_list("step", "at")[:PACE_POINTS]
+    )
     pace = pace_of([(step, at.timestamp()) for step, at in sorted(rows)])
     return None if pace is None else pace.left_s(point.total_steps - point.step)
 

@@ -5,12 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from django.db.models import Max
+from django.utils.translation import gettext as _
+
+from apps.core.errors import BadQuery
 from apps.jobs.models import Attempt, Job, ProgressPoint
 from apps.jobs.progress_rules import Pace, Utilisation, pace_of, utilisation
 from apps.jobs.selectors import current_attempt, nodes_of
 
 #: Further series that get a chart of their own; the table of the API has all.
 MOST_SERIES: Final = 8
+
+
+def tasks_reporting(job: Job) -> list[int]:
+    """Tasks of an array that reported a step, in order."""
+    rows = ProgressPoint.objects.filter(attempt__job=job, task__gte=0)
+    return sorted(rows.values_list("task", flat=True).distinct())
+
+
+def last_of_tasks(job: Job, tasks: Sequence[int]) -> dict[int, ProgressPoint]:
+    """The newest report of each of these tasks, where there is one. Two queries."""
+    rows = ProgressPoint.objects.filter(attempt__job=job, task__in=tasks)
+    newest = rows.order_by().values("task").annotate(newest=Max("id")).values_list("newest", flat=True)
+    return {point.task: point for point in ProgressPoint.objects.filter(pk__in=list(newest))}
+
+
+def task_asked(job: Job, text: str) -> int:
+    """The task whose curves are wanted: the one named, else the first that reported; -1 for what is no array.
+
+    Raises BadQuery.
+    """
+    if not job.array:
+        return -1
+    if text:
+        if not text.isdigit() or len(text) > 7:
+            raise BadQuery(_("%(name)s: must be a whole number") % {"name": "task"})
+        return int(text)
+    rows = ProgressPoint.objects.filter(attempt__job=job, task__gte=0).order_by("task")
+    first = rows.values_list("task", flat=True).first()
+    return 0 if first is None else first
 
 
 def gpu_type_of(job: Job, attempt: Attempt | None) -> str:

@@ -200,9 +200,13 @@ def job_costs(jobs: Iterable[Job]) -> dict[str, Decimal]:
     return {uid: found[uid].charged if uid in found else Decimal(0) for uid in listed}
 
 
-def progress_of(job: Job, most: int = 600) -> list[ProgressPoint]:
-    """Progress of all attempts, oldest first, thinned evenly to at most ``most`` points, the last always kept."""
-    ids = list(ProgressPoint.objects.filter(attempt__job=job).order_by("id").values_list("id", flat=True))
+def progress_of(job: Job, most: int = 600, task: int = -1) -> list[ProgressPoint]:
+    """Progress of all attempts, oldest first, thinned evenly to at most ``most`` points, the last always kept.
+
+    Of an array that of one task; without one, none.
+    """
+    rows = ProgressPoint.objects.filter(attempt__job=job, task=task).order_by("id")
+    ids = list(rows.values_list("id", flat=True))
     if len(ids) > most:
         stride = len(ids) / most
         ids = sorted({ids[int(i * stride)] for i in range(most)} | {ids[-1]})

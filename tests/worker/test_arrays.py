@@ -248,3 +248,27 @@ def test_an_array_of_which_nothing_is_known_runs_again_whole(array: Job) -> None
     QueueEntry.objects.all().delete()
     attempt_stop(last(array), "NodeFailure", "p5-4")
     assert tasks_to_run_again(array, last(array), "p5-4") == (0, 1, 2, 3)
+
+
+def test_what_a_task_reports_is_its_own(array: Job, scheduler: FakeScheduler, tick: Any) -> None:
+    from apps.jobs.ingest import events_take
+    from apps.jobs.progress_selectors import last_of_tasks, task_asked, tasks_reporting
+    from apps.jobs.selectors import progress_of
+
+    show(scheduler, array, t0="RUNNING", t1="RUNNING")
+    look(array, tick)
+    for task, loss in ((0, 3.0), (1, 2.0)):
+        events = [
+            {"seq": seq, "kind": "progress", "data": {"step": seq, "loss": loss - seq / 10, "tokens_per_gpu_s": 10}}
+            for seq in (1, 2)
+        ]
+        events_take(last(array), {"id": f"r{task}", "role": "batch", "task": task}, events)
+    assert tasks_reporting(array) == [0, 1]
+    assert [point.loss for point in progress_of(array, task=1)] == [1.9, 1.8]
+    assert progress_of(array) == []
+    newest = last_of_tasks(array, [0, 1, 2])
+    assert {task: (point.step, point.tokens_per_s) for task, point in newest.items()} == {0: (2, 80.0), 1: (2, 80.0)}
+    assert (task_asked(array, ""), task_asked(array, "1")) == (0, 1)
+    job = fresh(array)
+    assert (job.step, job.loss) == (None, None)
+    assert job.progress_at is not None
