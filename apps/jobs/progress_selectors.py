@@ -19,8 +19,8 @@ MOST_SERIES: Final = 8
 
 def tasks_reporting(job: Job) -> list[int]:
     """Tasks of an array that reported a step, in order."""
-    rows = ProgressPoint.objects.filter(attempt__job=job, task__gte=0)
-    return sorted(rows.values_list("task", flat=True).distinct())
+    rows = ProgressPoint.objects.filter(attempt__job=job, task__gte=0).order_by("task")
+    return list(rows.values_list("task", flat=True).distinct())
 
 
 def last_of_tasks(job: Job, tasks: Sequence[int]) -> dict[int, ProgressPoint]:

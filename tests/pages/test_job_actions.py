@@ -121,11 +121,11 @@ def test_the_tasks_of_an_array(sign_in: SignIn, site: DemoRows) -> None:
     # Each task's last step stands in the table and leads to its curves.
     assert f'/jobs/{job.uid}/metrics?task=9">1,000</a>' in text
     page = client.get(f"/jobs/{job.uid}/metrics?task=9").content.decode()
-    assert f'data-curves="/jobs/{job.uid}/curve?task=9"' in page
+    assert f'data-curves="/jobs/{job.uid}/curve.json?task=9"' in page
     assert '<option value="9" selected>' in page
-    curve = client.get(f"/jobs/{job.uid}/curve?task=9").json()
+    curve = client.get(f"/jobs/{job.uid}/curve.json?task=9").json()
     assert (curve["steps"][-1], len(curve["loss"])) == (1000, 20)
-    assert client.get(f"/jobs/{job.uid}/curve?task=3").json()["steps"][-1] == 1600
+    assert client.get(f"/jobs/{job.uid}/curve.json?task=3").json()["steps"][-1] == 1600
     assert client.get(f"/jobs/{job.uid}/metrics?task=x").status_code == 400
     told = client.get(f"/api/v1/jobs/{job.uid}/progress?task=9").json()["results"]
     assert (told[-1]["step"], len(told)) == (1000, 20)
