@@ -19,7 +19,7 @@ from apps.jobs.checks import (
     limit_that_fits,
     too_long_for_block,
 )
-from apps.jobs.part_rules import MAX_PARTS, Part, told_part
+from apps.jobs.part_rules import MAX_PARTS, MEMBERS, Part, told_part
 from apps.jobs.pricing import price_on, share_price
 from apps.jobs.sbatch import check_options, value_of
 from apps.jobs.selectors import usable_nodes
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from apps.jobs.services import JobSpec
 
 
-#: Fields by which a template says how large its jobs are; further parts would pass them by.
-_SIZES = frozenset({"nodes", "gpus_per_node", "gpu_type", "partition", "time_limit_min"})
+#: Fields by which a template says how its jobs are shaped; further parts would pass them by.
+_SHAPE = frozenset(MEMBERS) - {"name"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
     if len(spec.parts) >= MAX_PARTS:
         text = _("%(n)s parts; Slurm takes %(most)s") % {"n": len(spec.parts) + 1, "most": MAX_PARTS}
         return Parts(problems=(FieldProblem("/parts", "too-many", text),))
-    if spec.template is not None and set(spec.template.locked) & _SIZES:
+    if spec.template is not None and set(spec.template.locked) & _SHAPE:
         text = _("template %(name)s fixes the size of its jobs: they have no further parts")
         problems.append(FieldProblem("/parts", "locked", text % {"name": spec.template.name}))
     if spec.array.strip():

@@ -11,8 +11,9 @@ from django.db.models import QuerySet
 
 from apps.jobs.models import Attempt, Job
 from apps.jobs.part_rules import Part, parts_of
+from apps.jobs.pricing import cost_of
 from apps.jobs.queue_models import QueueEntry
-from apps.jobs.rules import gpu_hours, is_final_state
+from apps.jobs.rules import is_final_state
 from apps.jobs.states import JobOrigin
 
 
@@ -123,6 +124,6 @@ def _of_outside(job: Job, row: QueueEntry) -> PartRow:
         gpus=row.gpus,
         gpu_type=job.gpu_type,
         time_limit_min=row.time_limit_min or 0,
-        usd=gpu_hours(row.gpus, seconds) * job.usd_per_gpu_hour,
+        usd=cost_of(job, row.gpus, seconds, row.node_count or job.nodes)[1],
     )
     return _seen(asked, row)

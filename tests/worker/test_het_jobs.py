@@ -17,7 +17,7 @@ from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
-from apps.jobs.models import Job
+from apps.jobs.models import Job, JobTemplate
 from apps.jobs.part_selectors import parts_shown
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
@@ -188,3 +188,21 @@ def test_parts_of_a_job_from_outside_are_shown_and_charged_once_each(place: Clus
     assert [(p.offset, p.scheduler_id, p.gpus) for p in found] == [(0, "20", 8), (1, "21", 4)]
     assert abs(sum(p.usd for p in found) - job_sums(job).charged) < Decimal("0.01")
     assert job_sums(job).charged > 0
+
+
+def test_a_template_that_fixes_a_size_has_jobs_of_one_part(team: Any, owner: Any, cluster: Any, spec: Any) -> None:
+    fixed = JobTemplate.objects.create(
+        name="one", title="One", script="#!/bin/bash\ntrue\n", defaults={"nodes": 1}, locked=["nodes"]
+    )
+    given = replace(spec, nodes=1, script="", template=fixed, parts=[PART])
+    preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert ("/parts", "locked") in [(p.pointer, p.code) for p in preview.problems]
+
+
+def test_a_part_without_gpus_pays_its_share_of_the_nodes(team: Any, owner: Any, cluster: Any, spec: Any) -> None:
+    given = replace(spec, nodes=1, parts=[{"nodes": 1, "tasks_per_node": 4, "cpus_per_task": 4}])
+    preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert preview.problems == ()
+    (part,) = preview.parts
+    assert part.usd_per_node_hour > 0
+    assert preview.usd == (8 * preview.usd_per_gpu_hour + part.usd_per_node_hour).quantize(Decimal("0.000001"))
