@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
 from apps.jobs.models import Job
+from apps.jobs.part_forms import parts_text
 from apps.jobs.template_fields import field_words
 from apps.jobs.template_rules import LABELS, Content, is_locked_to, shown
 from apps.jobs.template_selectors import default_words
@@ -83,6 +84,9 @@ def run_changes(last: Job, spec: JobSpec, cluster: Cluster, script: str) -> Chan
         if is_locked_to(name, old, new) and not (name == "retry_rules" and old and not new):
             continue
         values.append(Change("field", name, str(label), field_words(name, old), field_words(name, new)))
+    old, new = parts_text(last.parts), parts_text(spec.parts)
+    if old != new:
+        values.append(Change("field", "parts", _("Further parts"), old or "–", new or "–"))
     return Changes(values, list(changes_between(last.script, script)) if script else [])
 
 

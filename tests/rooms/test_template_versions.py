@@ -142,6 +142,8 @@ def test_a_job_keeps_its_version_and_what_it_was_made_with(
         "+python train.py --lr 0.2 --compile",
     ]
     assert run_changes(job, given, cluster, job.script).count == 0
+    more = run_changes(job, replace(given, parts=[{"nodes": 1, "cpus_per_task": 4}]), cluster, job.script)
+    assert [(c.name, c.before) for c in more.values] == [("parts", "–")]
 
 
 def test_the_service_holds_the_locks(
