@@ -207,7 +207,7 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
         required=False,
         default=list,
         max_length=100,
-        help_text="Further options as sbatch takes them, such as --constraint=h100; #SBATCH lines are read by import.",
+        help_text="Further options as sbatch takes them, such as --switches=1; #SBATCH lines are read by import.",
     )
     array = serializers.CharField(
         max_length=4000,

@@ -153,7 +153,7 @@ class JobForm(PartFields):
         required=False,
         max_length=8000,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "autocapitalize": "off"}),
-        help_text=gettext_lazy("As sbatch takes them, one a line, such as --constraint=h100."),
+        help_text=gettext_lazy("As sbatch takes them, one a line, such as --switches=1."),
     )
 
     #: Fields that #SBATCH lines fill.
