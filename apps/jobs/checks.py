@@ -13,7 +13,8 @@ from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem
 from apps.jobs.action_selectors import is_operator
 from apps.jobs.block_ends import longest_limit, trimmed_limit
-from apps.jobs.sbatch import PER_GPU, check_options, hosts_in, value_of
+from apps.jobs.option_rules import hosts_in
+from apps.jobs.sbatch import PER_GPU, check_options, value_of
 from apps.jobs.selectors import usable_nodes
 from apps.teams.permissions import Actor
 

@@ -180,3 +180,17 @@ def pyxis_environment(options: Sequence[tuple[str, str]]) -> dict[str, str]:
             is_on = "0" if plain != name else "1"
             found[f"PYXIS_{plain.upper().replace('-', '_')}"] = is_on
     return found
+
+
+def hosts_in(text: str) -> int:
+    """How many hosts a list such as ``p5-[1-4,7],gpu3`` names."""
+    total = 0
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
+        count = 1
+        for inside in re.findall(r"\[([^\]]*)\]", part):
+            ends = [piece.partition("-")[::2] for piece in inside.split(",") if piece]
+            count *= sum(
+                max(1, int(last) - int(first) + 1) if first.isdigit() and last.isdigit() else 1 for first, last in ends
+            )
+        total += count
+    return total

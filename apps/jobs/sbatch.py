@@ -438,12 +438,18 @@ def _fill_export(option: Option, out: SbatchReading) -> bool:
         name, equals, value = part.partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
             environment[name] = value
-        elif part not in ("ALL", "NONE", "NIL", ""):
-            facts = {"number": option.line, "name": part}
-            out.remarks.append(_("line %(number)s: the portal has no shell whose %(name)s it could hand on") % facts)
+        elif part:
+            out.remarks.append(_not_handed_on(part, option.line))
     if environment:
         out.fields["environment"] = {**out.fields.get("environment", {}), **environment}
     return True
+
+
+def _not_handed_on(part: str, line: int) -> str:
+    facts = {"number": line, "name": part}
+    if part in ("ALL", "NONE", "NIL"):
+        return _("line %(number)s: --export=%(name)s speaks of a shell, which is not here; Environment counts") % facts
+    return _("line %(number)s: the portal has no shell whose %(name)s it could hand on") % facts
 
 
 def check_options(lines: Sequence[str]) -> tuple[list[str], list[FieldProblem]]:
@@ -483,17 +489,3 @@ def kept_options(lines: Sequence[str]) -> list[Option]:
 def value_of(lines: Sequence[str], name: str) -> str | None:
     """The value of a kept option, "" where it has none; None where it is not there."""
     return next((o.value for o in kept_options(lines) if o.name == name), None)
-
-
-def hosts_in(text: str) -> int:
-    """How many hosts a list such as ``p5-[1-4,7],gpu3`` names."""
-    total = 0
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
-        count = 1
-        for inside in re.findall(r"\[([^\]]*)\]", part):
-            ends = [piece.partition("-")[::2] for piece in inside.split(",") if piece]
-            count *= sum(
-                max(1, int(last) - int(first) + 1) if first.isdigit() and last.isdigit() else 1 for first, last in ends
-            )
-        total += count
-    return total

@@ -77,7 +77,7 @@ _TRES_GPUS = re.compile(r"gres/gpu(?::([\w.-]+))?[:=](\d+)")
 
 
 def _tres_meant(given: MutableMapping[str, Option], out: SbatchReading) -> None:
-    """GPUs and CPUs of ``--tres-per-task`` as the options of their own; what else it names stays."""
+    """GPUs of ``--tres-per-task`` as ``--gpus-per-task``; what else it names stays."""
     from apps.jobs.sbatch import Option
 
     option = given.get("tres-per-task")
@@ -85,17 +85,15 @@ def _tres_meant(given: MutableMapping[str, Option], out: SbatchReading) -> None:
         return
     rest = []
     for part in option.value.split(","):
-        gpus, cpus = _TRES_GPUS.fullmatch(part), re.fullmatch(r"cpu[:=]([1-9]\d*)", part)
-        if gpus and "gpus-per-task" not in given:
-            value = f"{gpus[1]}:{gpus[2]}" if gpus[1] else gpus[2]
-            given["gpus-per-task"] = Option("gpus-per-task", value, option.line)
-        elif cpus and "cpus-per-task" not in given:
-            given["cpus-per-task"] = Option("cpus-per-task", cpus[1], option.line)
-        else:
+        gpus = _TRES_GPUS.fullmatch(part)
+        if gpus is None or "gpus-per-task" in given:
             rest.append(part)
+            continue
+        value = f"{gpus[1]}:{gpus[2]}" if gpus[1] else gpus[2]
+        given["gpus-per-task"] = Option("gpus-per-task", value, option.line)
+        facts = {"number": option.line, "text": option.words, "gpus": value}
+        out.remarks.append(_("line %(number)s: of %(text)s the GPUs are read as --gpus-per-task=%(gpus)s") % facts)
     del given[option.name]
-    facts = {"number": option.line, "text": option.words}
-    out.remarks.append(_("line %(number)s: %(text)s is read as GPUs and CPUs for each task") % facts)
     if rest:
         given[option.name] = Option(option.name, ",".join(rest), option.line)
 

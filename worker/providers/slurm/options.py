@@ -98,8 +98,6 @@ _OLD_TEXTS: Final = {
     "wckey": "wckey",
 }
 _OLD_NUMBERS: Final = {**_NUMBERS, "ntasks-per-gpu": "ntasks_per_gpu"}
-#: What Slurm cannot place where one task a node is asked for as well, which nobody did who says this.
-_NOT_BY_NODE: Final = frozenset({"mincpus", "ntasks-per-gpu"})
 _OLD_FLAGS: Final = {
     "hold": "hold",
     "oversubscribe": "oversubscribe",
@@ -149,7 +147,9 @@ def _refuse(message: str) -> e.InvalidRequest:
 
 def _number_of(job: Job, name: str, member: str, value: str) -> None:
     job[member] = int(value)
-    if name in _NOT_BY_NODE and job.get("tasks_per_node") == 1:
+    has_gpus = bool(job.get("gres") or job.get("tres_per_node"))
+    # Slurm finds no node for these where one task a node is asked for as well, which nobody did who says them.
+    if (name == "ntasks-per-gpu" or (name == "mincpus" and not has_gpus)) and job.get("tasks_per_node") == 1:
         del job["tasks_per_node"]
 
 
@@ -422,8 +422,14 @@ def _old(job: Job, name: str, value: str) -> bool:
         job["memory_per_gpu"] = _mib(value)
     elif name == "nice":
         job["nice"] = int(value or 100)
+    elif name == "no-kill":
+        # Words of this version: "set" is what the option without a value means.
+        job["no_kill"] = "no" if value.lower() == "off" else "set"
     elif name == "ntasks":
         _ntasks(job, value)
+    elif name == "overcommit":
+        # This version lets REST set it for no job; the steps inside read it from their environment.
+        _variable(job, "SLURM_OVERCOMMIT", "1")
     elif name == "signal" and not re.match(r"R?B", value.upper() if ":" in value else ""):
         # Signals for the batch script alone are refused by this version.
         job["signal"] = value
