@@ -234,7 +234,7 @@ def test_a_batch_script_begins_with_its_interpreter() -> None:
         (["-n 16", "--ntasks-per-gpu=1"], {"nodes": 2, "gpus_per_node": 8}),
         (
             ["-n 4", "--tres-per-task=cpu:8,gres/gpu:h100:2"],
-            {"gpus_per_node": 8, "gpu_type": "h100", "gpu_type": "h100"},
+            {"gpus_per_node": 8, "gpu_type": "h100"},
         ),
         (["-n 400"], {"nodes": 3}),
         (["-n 400", "--ntasks-per-core=1"], {"nodes": 5}),
