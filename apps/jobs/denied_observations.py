@@ -29,7 +29,10 @@ def denied_words(job: Job, acting: str, error: str) -> Said:
 
 
 def stop_denied(attempt: Attempt, acting: str, error: str) -> bool:
-    """Take a stop back that Slurm refused: the job goes on as it was. False where the stop had been taken before."""
+    """Take a stop back that Slurm refused: the job goes on as it was. False where the stop had been taken before.
+
+    What somebody asked for while that call was under way stays: only the attempt's stop is taken back then.
+    """
     job = attempt.job
     words = denied_words(job, acting, error)
     with transaction.atomic():
@@ -37,12 +40,13 @@ def stop_denied(attempt: Attempt, acting: str, error: str) -> bool:
         if not rows.exclude(phase=AttemptPhase.STOPPING).update(stop_reason="", stop_node="", stop_decided_at=None):
             return False
         spent = {"stop_requested_at": None, "stop_kind": "", "observed_generation": job.generation}
-        Job.objects.filter(pk=job.pk).update(**spent, reason=STOP_DENIED, message=words)
-        job.stop_requested_at, job.stop_kind, job.reason, job.message = None, "", STOP_DENIED, words
-        if job.phase == JobPhase.CANCELLING:
-            runs = attempt.phase == AttemptPhase.RUNNING
-            phase = JobPhase.RUNNING if runs else JobPhase.QUEUED
-            move(job, JOB_TRANSITIONS, phase, reason=STOP_DENIED, message=words)
+        asked = Job.objects.filter(pk=job.pk, generation=job.generation)
+        if asked.update(**spent, reason=STOP_DENIED, message=words):
+            job.stop_requested_at, job.stop_kind, job.reason, job.message = None, "", STOP_DENIED, words
+            if job.phase == JobPhase.CANCELLING:
+                runs = attempt.phase == AttemptPhase.RUNNING
+                phase = JobPhase.RUNNING if runs else JobPhase.QUEUED
+                move(job, JOB_TRANSITIONS, phase, reason=STOP_DENIED, message=words)
         if acting in ("", job.cluster.user_name):
             operator_missing(job.cluster)
         job_event(job, STOP_DENIED, words, attempt, by=job.stop_by)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F
 from django.utils.translation import gettext as _
 
 from apps.audit.services import event, record
@@ -325,17 +326,21 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
         raise TransitionConflict(_("job %(name)s was submitted past the portal") % {"name": job.name})
     with transaction.atomic():
         allowed = Job.objects.filter(pk=job.pk, ended_at__isnull=True)
+        acts_as = acting_user(actor, job)
         if kind == "requeue":
             allowed = allowed.filter(stop_requested_at__isnull=True)
+        elif acts_as:
+            # Its owner always may: a cancel that Slurm may not let another make is then the owner's.
+            allowed = allowed.exclude(stop_kind="cancel", stop_as=acts_as)
         else:
             allowed = allowed.exclude(stop_kind="cancel")
-        acts_as = acting_user(actor, job)
         changed = allowed.update(
             stop_requested_at=clock.now(),
             stop_kind=kind,
             stop_by=actor.name,
             stop_as=acts_as,
-            generation=job.generation + 1,
+            # Two who read the same job ask for two things.
+            generation=F("generation") + 1,
         )
         if not changed:
             fresh = Job.objects.get(pk=job.pk)

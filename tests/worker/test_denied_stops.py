@@ -89,6 +89,42 @@ def test_the_wish_ends_and_the_job_goes_on(
     assert Cluster.objects.get(pk=job.cluster_id).operator_missing_at is None
 
 
+@pytest.mark.parametrize("kind", ["cancel", "requeue"])
+def test_a_cancel_that_the_owner_asks_for_meanwhile_is_kept(
+    running: Job, owner: Any, operator: Any, scheduler: FakeScheduler, work: Any, monkeypatch: Any, kind: str
+) -> None:
+    """Slurm refuses the operator's stop while the owner, whose page is as old as the operator's, cancels the job."""
+    page = fresh(running)
+    job_stop(actor=actor_of(operator), job=fresh(running), kind=kind)
+    real = scheduler.cancel
+    sent: list[str] = []
+
+    def cancel(number: str) -> None:
+        sent.append(fresh(running).stop_as)
+        if len(sent) == 1:
+            job_stop(actor=actor_of(owner), job=page, kind="cancel")
+            raise denied()
+        real(number)
+
+    monkeypatch.setattr(scheduler, "cancel", cancel)
+    for _visit in range(2):
+        work("job.reconcile")
+    job, attempt = fresh(running), current_attempt(fresh(running))
+    assert (job.phase, job.stop_kind, job.reason) == ("CANCELLING", "cancel", "")
+    assert (attempt.phase, attempt.stop_reason) == ("STOPPING", "Cancelled")
+    assert sent == ["", "u7"]
+    # That the operator's was refused is told all the same.
+    assert Event.objects.filter(object_uid=job.uid, kind="StopDenied").count() == 1
+    assert Cluster.objects.get(pk=job.cluster_id).operator_missing_at is not None
+
+
+def test_a_second_cancel_of_one_person_is_one(running: Job, owner: Any, operator: Any) -> None:
+    for who in (owner, owner, operator):
+        job_stop(actor=actor_of(who), job=fresh(running), kind="cancel")
+    assert Event.objects.filter(object_uid=running.uid, kind="CancelRequested").count() == 1
+    assert fresh(running).stop_as == "u7"
+
+
 def test_a_token_that_is_refused_is_no_answer(running: Job, operator: Any, scheduler: FakeScheduler, work: Any) -> None:
     job_stop(actor=actor_of(operator), job=fresh(running), kind="cancel")
     scheduler.calls.fail_next["cancel"] = AccessDenied("Protocol authentication error", source="slurm", code="1007")
