@@ -192,7 +192,8 @@ def _long(text: str, rest: Iterable[str], line: int) -> Option:
             raise ValueError(_("--%(name)s has no value") % {"name": name})
     if name in _VALUE | PYXIS_VALUE and not value:
         raise ValueError(_("--%(name)s has no value") % {"name": name})
-    return Option(name, value, line)
+    # Slurm takes this one in any case; what is held for it must not hang on how it is written.
+    return Option(name, value.lower() if name == "exclusive" else value, line)
 
 
 def _short(text: str, rest: Iterable[str], line: int) -> list[Option]:

@@ -48,6 +48,8 @@ def usd_of_a_node(team: Any, owner: Any, cluster: Any, spec: Any) -> Decimal:
         ({"slurm_options": ("--ntasks=96",)}, Decimal(1)),
         ({"slurm_options": ("--mem-per-cpu=20000",)}, Decimal("0.48")),
         ({"slurm_options": ("--mincpus=144",)}, Decimal("0.75")),
+        ({"slurm_options": ("--tres-per-task=cpu:12",)}, Decimal("0.75")),
+        ({"slurm_options": ("--tres-per-task=license/matlab=1,CPU=8",)}, Decimal("0.5")),
         ({"tasks_per_node": 500}, Decimal(1)),
         ({"array": "0-9%2"}, Decimal("2.5")),
     ],
@@ -74,6 +76,22 @@ def test_whole_nodes_without_gpus_pay_all_of_them(team: Any, owner: Any, cluster
     assert preview.usd == pytest.approx(2 * each, rel=Decimal("0.0001"))
     Node.objects.update(instance_type="")
     assert job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given).usd == 0
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+@pytest.mark.parametrize("option", ["--exclusive=TOPO", "--exclusive=Topo"])
+def test_whole_nodes_are_held_whole_in_whatever_case_they_are_asked_for(
+    team: Any, owner: Any, cluster: Any, bare: Any, option: str, gpus: int
+) -> None:
+    each = usd_of_a_node(team, owner, cluster, bare)
+    given = replace(bare, gpus_per_node=gpus, slurm_options=(option,))
+    preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert preview.problems == ()
+    assert preview.usd == pytest.approx(2 * each, rel=Decimal("0.0001"))
+    assert preview.gpus == 16
+    # The job itself says it in the one way that Slurm's words are compared in.
+    job = job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert job.slurm_options == ["--exclusive=topo"]
 
 
 def test_it_is_charged_as_it_runs_and_the_rest_comes_back(
@@ -116,3 +134,5 @@ def test_options_count_for_what_is_asked_of_a_node() -> None:
     assert asked_of_a_node(**told, options=["--exclusive=user"]) == (2, 0, False)
     assert asked_of_a_node(**told, options=["--core-spec=2"]) == (2, 0, True)
     assert asked_of_a_node(**told, options=["--mem-per-cpu=2G"]) == (2, 4096, False)
+    assert asked_of_a_node(**told, options=["--tres-per-task=cpu:7"]) == (7, 0, False)
+    assert asked_of_a_node(**told, options=["--tres-per-task=license/a:7"]) == (2, 0, False)

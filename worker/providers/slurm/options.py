@@ -300,8 +300,8 @@ def _ntasks(job: Job, value: str) -> None:
 
 
 def _tres_per_task(job: Job, value: str) -> None:
-    job["tres_per_task"] = re.sub(r"(^|,)([a-z/]+)=", r"\1\2:", value)
-    if cpus := re.search(r"(?:^|,)cpu[:=](\d+)", value):
+    job["tres_per_task"] = re.sub(r"(^|,)([A-Za-z/]+)=", r"\1\2:", value)
+    if cpus := re.search(r"(?:^|,)cpu[:=]([0-9]+)", value, re.IGNORECASE):
         # As sbatch does: two numbers of CPUs for a task would contradict each other.
         job["cpus_per_task"] = int(cpus[1])
 
