@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from django.db.models import prefetch_related_objects
 from django.utils.translation import gettext as _
 
 from apps.clusters.models import Node
@@ -23,6 +24,8 @@ from apps.jobs.queue_models import QueueEntry
 from apps.jobs.rules import hold_for, is_final_state
 from apps.jobs.selectors import nodes_of, usable_nodes
 from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin
+from apps.jobs.template_fields import field_words
+from apps.jobs.template_rules import LABELS, is_locked_to
 from apps.teams.permissions import Actor
 
 ZERO = Decimal(0)
@@ -87,6 +90,7 @@ def action_lines(actor: Actor, jobs: Sequence[Job], wish: Wish) -> list[ActionLi
         newest[attempt.job_id] = attempt
     moving: set[int] = set()
     if wish.kind in MONEY:
+        prefetch_related_objects(jobs, "template")
         rows = JobAction.objects.filter(job__in=jobs, kind__in=MONEY, phase__in=ACTION_OPEN)
         moving = set(rows.values_list("job_id", flat=True))
     lines = []
@@ -183,10 +187,21 @@ def hold_for_task(job: Job) -> Decimal:
     return hold_for(job.nodes, job.gpus_per_node, job.time_limit_min, job.usd_per_gpu_hour, job.usd_per_node_hour)[1]
 
 
+def _fixed(job: Job, name: str, new: Any) -> str:
+    """Why a field of a job does not change that its template fixes; "" where it may."""
+    template = job.template
+    if template is None or name not in template.locked or is_locked_to(name, template.defaults.get(name), new):
+        return ""
+    facts = {"field": LABELS[name], "value": field_words(name, template.defaults.get(name)), "template": template.name}
+    return _("is from template %(template)s, which fixes %(field)s to %(value)s") % facts
+
+
 def _limit_line(actor: Actor, job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
     new, old = wish.time_limit_min, job.time_limit_min
     if new == old:
         return ActionLine(job, problem=_("has this limit already"))
+    if problem := _fixed(job, "time_limit_min", new):
+        return ActionLine(job, problem=problem)
     most = job.cluster.observed_max_time_min
     if new > old and most is not None and new > most:
         facts = {"asked": new, "limit": most}
@@ -248,6 +263,8 @@ def _partition_line(job: Job, attempt: Attempt, wish: Wish) -> ActionLine:
     known = [str(p.get("name")) for p in job.cluster.observed_partitions]
     if wish.partition == job.partition:
         return ActionLine(job, problem=_("is in this partition already"))
+    if problem := _fixed(job, "partition", wish.partition):
+        return ActionLine(job, problem=problem)
     if known and wish.partition not in known:
         facts = {"name": wish.partition, "known": ", ".join(known)}
         return ActionLine(job, problem=_("no partition %(name)s; there are %(known)s") % facts)

@@ -24,7 +24,7 @@ _SIX = Decimal("0.000001")
 #: Options by which Slurm gives a job whole nodes, whatever it asks of them.
 _WHOLE = ("core-spec", "thread-spec")
 #: The CPUs of a task in ``--tres-per-task``, which Slurm takes instead of those that the job says.
-_TASK_CPUS = re.compile(r"(?:^|,)cpu[:=]([0-9]{1,9})", re.IGNORECASE)
+TASK_CPUS = re.compile(r"(?:^|,)cpu[:=]([0-9]{1,9})", re.IGNORECASE)
 
 
 class Shape(Protocol):
@@ -94,7 +94,7 @@ def asked_of_a_node(
     total = value_of(kept, "ntasks") or ""
     if total.isdigit():
         tasks = max(tasks, -(-int(total) // max(1, nodes)))
-    by_tres = _TASK_CPUS.search(value_of(kept, "tres-per-task") or "")
+    by_tres = TASK_CPUS.search(value_of(kept, "tres-per-task") or "")
     cpus = tasks * (int(by_tres[1]) if by_tres else cpus_per_task)
     least = value_of(kept, "mincpus") or ""
     cpus = max(cpus, int(least)) if least.isdigit() else cpus

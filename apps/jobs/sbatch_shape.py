@@ -146,11 +146,11 @@ def completed(reading: SbatchReading) -> SbatchReading:
     fields.setdefault("name", DEFAULT_NAME)
     fields.setdefault("nodes", 1)
     if "gpus_per_node" not in fields:
-        # 0 with --exclusive stands for all GPUs of a node; the cluster knows how many.
+        # 0 with --exclusive stands for all GPUs of a node where every node has some; the cluster knows how many.
         fields["gpus_per_node"] = 0
         is_whole = any(one in ("--exclusive", "--exclusive=topo") for one in reading.options)
         remarks.append(
-            _("the script asks for whole nodes: all their GPUs are held")
+            _("the script asks for whole nodes: all their GPUs are held, unless nodes without GPUs fit")
             if is_whole
             else _("the script asks for no GPU: it runs on the CPUs of a node")
         )

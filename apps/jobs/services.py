@@ -127,10 +127,10 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     """Check a spec against cluster, quota and budget; nothing is held. Raises Forbidden."""
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
-    problems = use_problems(spec, team, cluster)
     warnings: list[str] = []
-    asked, spec = spec.gpus_per_node, with_whole_nodes(spec, cluster)
-    if asked and spec.gpus_per_node > asked:
+    told, spec = spec, with_whole_nodes(spec, cluster)
+    problems = use_problems(told, team, cluster, gpus_taken=spec.gpus_per_node)
+    if spec.gpus_per_node > told.gpus_per_node:
         name = takes_whole_nodes(check_options(spec.slurm_options)[0])[0]
         text = _("--%(name)s takes whole nodes: all %(gpus)s GPUs of each are held")
         warnings.append(text % {"name": name, "gpus": spec.gpus_per_node})
@@ -222,11 +222,16 @@ def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
 
 
 def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
-    """A job of whole nodes takes all their GPUs, however many it names: what it is held for must say so."""
+    """A job of whole nodes takes all their GPUs, however many it names: what it is held for must say so.
+
+    One that names none stays without where a node without GPUs fits: it pays for a whole node all the same.
+    """
     options, problems = check_options(spec.slurm_options)
     if problems or not takes_whole_nodes(options):
         return spec
     nodes = usable_nodes(cluster, spec.gpu_type, 0, spec.partition or cluster.partition)
+    if not spec.gpus_per_node and any(not n.gpus for n in nodes):
+        return spec
     return replace(spec, gpus_per_node=max([spec.gpus_per_node, *(n.gpus for n in nodes)]))
 
 

@@ -10,9 +10,13 @@ from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem, NotFound
+from apps.jobs.checks import takes_whole_nodes
 from apps.jobs.models import Job, JobTemplate
+from apps.jobs.option_rules import FIELD_OF
 from apps.jobs.permissions import can_manage_template
+from apps.jobs.pricing import TASK_CPUS
 from apps.jobs.retry_rules import TEAM, TEMPLATE, parse_rules
+from apps.jobs.sbatch import check_options, kept_options
 from apps.jobs.selectors import jobs_visible_to
 from apps.jobs.template_fields import field_words
 from apps.jobs.template_models import JobTemplateVersion, TeamRetry
@@ -22,6 +26,14 @@ from apps.teams.permissions import Actor
 
 if TYPE_CHECKING:
     from apps.jobs.services import JobSpec
+
+#: Field → options of Slurm that decide in its place.
+_PASSED_BY: Mapping[str, tuple[str, ...]] = {
+    "time_limit_min": ("time-min",),
+    "tasks_per_node": ("ntasks", "ntasks-per-gpu"),
+    "cpus_per_task": ("cpus-per-gpu", "mincpus", "tres-per-task"),
+    "memory_per_node_mib": ("mem-per-cpu", "mem-per-gpu"),
+}
 
 
 def templates_seen_by(actor: Actor) -> QuerySet[JobTemplate]:
@@ -90,8 +102,11 @@ def last_run_of(actor: Actor, template: JobTemplate, team: Team | None) -> Job |
     return mine or (rows.filter(team=team).first() if team is not None else None)
 
 
-def use_problems(spec: JobSpec, team: Team, cluster: Cluster) -> list[FieldProblem]:
-    """Why the template of a spec may not be used so: retired, another team's, or a field that it fixes."""
+def use_problems(spec: JobSpec, team: Team, cluster: Cluster, gpus_taken: int) -> list[FieldProblem]:
+    """Why the template of a spec may not be used so: retired, another team's, or a field that it fixes.
+
+    ``gpus_taken`` are the GPUs of a node that the spec gets by its options, whatever it names.
+    """
     template = spec.template
     if template is None:
         return []
@@ -109,6 +124,32 @@ def use_problems(spec: JobSpec, team: Team, cluster: Cluster) -> list[FieldProbl
             facts = {"field": LABELS[name], "value": default_words(name, wanted), "template": template.name}
             text = _("%(field)s is fixed to %(value)s by template %(template)s") % facts
             problems.append(FieldProblem(f"/{name}", "locked", text))
+    return problems + _options_past_locks(spec, template, gpus_taken)
+
+
+def _options_past_locks(spec: JobSpec, template: JobTemplate, gpus_taken: int) -> list[FieldProblem]:
+    """Options that would give a job something else than a field says that its template fixes.
+
+    Those that the template itself gives are what it means.
+    """
+    options, found = check_options(spec.slurm_options)
+    if found:
+        return []
+    own, _found = check_options(template.defaults.get("slurm_options", []))
+    problems = []
+    for option in kept_options([text for text in options if text not in own]):
+        passed = {name for name in template.locked if option.name in _PASSED_BY.get(name, ())}
+        if option.name == "tres-per-task" and not TASK_CPUS.search(option.value):
+            passed.clear()
+        if takes_whole_nodes([option.words]):
+            # All the GPUs of a node, or where it takes none all its CPUs.
+            passed |= {"gpus_per_node"} if gpus_taken != spec.gpus_per_node else set()
+            passed |= {"cpus_per_task"} if not gpus_taken else set()
+        for name in (name for name in template.locked if name in passed):
+            facts = {"field": LABELS[name], "value": default_words(name, template.defaults.get(name))}
+            facts |= {"template": template.name, "option": option.name}
+            text = _("--%(option)s would pass it by: %(field)s is fixed to %(value)s by template %(template)s") % facts
+            problems.append(FieldProblem(f"/{FIELD_OF.get(option.name, 'slurm_options/0')}", "locked", text))
     return problems
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apps.audit.models import Entry
+from apps.clusters.models import Node
 from apps.core.errors import Forbidden, InvalidInput, NotFound, StaleVersion
 from apps.jobs.models import JobTemplate
 from apps.jobs.retry_rules import Failure, decide, rules_of
@@ -170,6 +171,62 @@ def test_the_service_holds_the_locks(
         "/array",
     ]
     assert all("by template sweep" in p.detail for p in found if p.code == "locked")
+
+
+@pytest.mark.parametrize(
+    ("locks", "option", "pointer"),
+    [
+        ({"gpus_per_node": 1}, "--exclusive", "/exclusive"),
+        ({"gpus_per_node": 1}, "--exclusive=TOPO", "/exclusive"),
+        ({"gpus_per_node": 1}, "--core-spec=2", "/slurm_options/0"),
+        ({"tasks_per_node": 1}, "--ntasks=64", "/slurm_options/0"),
+        ({"tasks_per_node": 1}, "--ntasks-per-gpu=2", "/slurm_options/0"),
+        ({"cpus_per_task": 1}, "--tres-per-task=cpu:96", "/slurm_options/0"),
+        ({"cpus_per_task": 1}, "--mincpus=96", "/slurm_options/0"),
+        ({"memory_per_node_mib": 1024}, "--mem-per-cpu=64G", "/slurm_options/0"),
+        ({"time_limit_min": 60}, "--time-min=10", "/slurm_options/0"),
+    ],
+)
+def test_an_option_does_not_decide_in_the_place_of_a_lock(
+    owner: Any, team: Any, cluster: Any, spec: Any, kept: JobTemplate, lead: Any, locks: Any, option: str, pointer: str
+) -> None:
+    def found(*options: str) -> list[tuple[str, str]]:
+        fields = {"nodes": 1, "gpus_per_node": 1, "time_limit_min": 60, **locks, "slurm_options": options}
+        given = replace(spec, script="", template=kept, **fields)
+        preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+        return [(p.pointer, p.code) for p in preview.problems]
+
+    content = replace(CONTENT, defaults=locks, locked=list(locks))
+    template_edit(actor=actor_of(lead), template=kept, content=content)
+    assert found() == found("--tres-per-task=license/matlab:1") == found("--exclusive=user") == []
+    assert found(option) == [(pointer, "locked")]
+    # What the template itself gives is what it means; without the lock anybody may.
+    own = replace(content, defaults={**locks, "slurm_options": [option]})
+    template_edit(actor=actor_of(lead), template=kept, content=own)
+    assert "locked" not in {code for _pointer, code in found(option)}
+    template_edit(actor=actor_of(lead), template=kept, content=replace(content, locked=[]))
+    assert found(option) == []
+
+
+def test_whole_nodes_pass_a_lock_only_where_they_take_more(
+    owner: Any, team: Any, cluster: Any, spec: Any, kept: JobTemplate, lead: Any
+) -> None:
+    def found(gpus: int) -> list[str]:
+        locks = {"gpus_per_node": gpus, "cpus_per_task": 1}
+        content = replace(CONTENT, defaults=locks, locked=list(locks))
+        template_edit(actor=actor_of(lead), template=kept, content=content)
+        options = ("--exclusive",)
+        given = replace(spec, script="", template=kept, nodes=1, slurm_options=options, gpu_type="", **locks)
+        preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+        return [p.detail for p in preview.problems]
+
+    assert found(8) == []
+    (text,) = found(4)
+    assert text == "--exclusive would pass it by: GPUs per node is fixed to 4 by template sweep"
+    # On machines without GPUs it takes all the CPUs, which are what is paid for there.
+    Node.objects.update(gpus=0, gpu_type="")
+    (text,) = found(0)
+    assert text == "--exclusive would pass it by: CPUs per task is fixed to 1 by template sweep"
 
 
 def test_a_retired_template_is_kept_and_not_offered(

@@ -94,6 +94,23 @@ def test_whole_nodes_are_held_whole_in_whatever_case_they_are_asked_for(
     assert job.slurm_options == ["--exclusive=topo"]
 
 
+def test_whole_nodes_without_gpus_stay_without_where_machines_have_none(
+    team: Any, owner: Any, cluster: Any, bare: Any
+) -> None:
+    each = usd_of_a_node(team, owner, cluster, bare)
+    given = replace(bare, slurm_options=("--exclusive",))
+    preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert preview.gpus == 16
+    assert "--exclusive takes whole nodes: all 8 GPUs of each are held" in preview.warnings
+    Node.objects.exclude(name="p5-1").update(gpus=0, gpu_type="")
+    preview = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert (preview.problems, preview.gpus) == ((), 0)
+    # It may still land on the one with GPUs: all of the dearest is held.
+    assert preview.usd == pytest.approx(2 * each, rel=Decimal("0.0001"))
+    job = job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    assert (job.gpus_per_node, job.gpus) == (0, 0)
+
+
 def test_it_is_charged_as_it_runs_and_the_rest_comes_back(
     team: Any, owner: Any, cluster: Any, bare: Any, work: Any, tick: Any, scheduler: FakeScheduler
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from apps.audit.models import Event
+from apps.clusters.models import Node
 from apps.core import clock
 from apps.core.errors import InvalidInput, TransitionConflict
 from apps.costs.selectors import ledger_check, standing_of
@@ -17,8 +18,9 @@ from apps.costs.states import Unit
 from apps.intents.models import Intent
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import wish_of
+from apps.jobs.action_selectors import action_lines
 from apps.jobs.action_services import job_act, jobs_act
-from apps.jobs.models import Attempt, Job
+from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.selectors import job_sums
 from apps.jobs.sentences import job_sentence
 from apps.teams.permissions import system_actor
@@ -61,6 +63,35 @@ def running(waiting: Job, tick: Any, scheduler: FakeScheduler) -> Job:
     scheduler.run("100", ["p5-1", "p5-2"])
     tick(waiting.cluster)
     return waiting
+
+
+@pytest.mark.parametrize("state", ["waiting", "running"])
+def test_what_a_template_fixes_stays_after_the_submit(
+    request: Any, cluster: Any, team: Any, owner: Any, operator: Any, state: str
+) -> None:
+    job = request.getfixturevalue(state)
+    cluster.observed_partitions = [{"name": name, "max_time_min": 10080, "nodes": 4} for name in ("gpu", "big")]
+    cluster.save()
+    Node.objects.update(partitions=["gpu", "big"])
+    defaults = {"time_limit_min": 120, "partition": "gpu"}
+    template = JobTemplate.objects.create(name="sweep", title="Sweep", defaults=defaults, locked=["time_limit_min"])
+    Job.objects.filter(pk=job.pk).update(template=template, partition="gpu")
+    for who in (owner, operator):
+        with pytest.raises(TransitionConflict, match="is from template sweep, which fixes Time limit to 2:00:00"):
+            ask(job, who, "TIME_LIMIT", time_limit_min=240)
+    (line,) = action_lines(actor_of(owner), [fresh(job)], wish_of("TIME_LIMIT", {"time_limit_min": 30}))
+    assert line.problem
+    # To the value itself it may go.
+    assert fresh(job).time_limit_min != 120
+    ask(job, owner, "TIME_LIMIT", time_limit_min=120)
+    JobAction.objects.all().delete()
+    if state == "running":
+        return
+    JobTemplate.objects.update(locked=["partition"])
+    with pytest.raises(TransitionConflict, match="which fixes Partition to gpu"):
+        ask(job, owner, "PARTITION", partition="big")
+    JobTemplate.objects.update(locked=[])
+    assert ask(job, owner, "PARTITION", partition="big")
 
 
 def test_hold_and_release(waiting: Job, owner: Any, work: Any, tick: Any, scheduler: FakeScheduler) -> None:
