@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q
 from django.utils.translation import gettext_noop as _
@@ -159,21 +160,26 @@ def tally_of(attempt: Attempt) -> Tally:
     )
 
 
-def tasks_to_run_again(job: Job, ended: Attempt, failed_node: str = "") -> tuple[int, ...]:
+def tasks_to_run_again(
+    job: Job, ended: Attempt, failed_node: str = "", *, left_out: Collection[int] = ()
+) -> tuple[int, ...]:
     """Tasks of an ended attempt that the next one repeats: those that neither succeeded nor failed by themselves.
 
     Where the attempt was stopped as a whole, all that had not ended by then. What failed on ``failed_node`` is that
-    node's failure; a task that a person cancelled stays cancelled. All of them where nothing is known of any; none
-    where nothing is left to repeat.
+    node's failure; a task that a person cancelled stays cancelled, and so do those ``left_out``. All of them where
+    nothing is known of any; none where nothing is left to repeat.
     """
     again = AGAIN | {"CANCELLED", ""} if ended.stop_reason else AGAIN
     wishes = _wishes_of_tasks(job)
     asked = set(tasks_asked_again(job, ended))
 
     def is_wanted(task: Task) -> bool:
+        if task.number in left_out:
+            return False
         if task.number in asked:
             return True
-        cancelled = wishes.get(task.number, ("", 0))[0] == ActionKind.CANCEL_TASK
+        wish = wishes.get(task.number)
+        cancelled = wish is not None and wish.kind == ActionKind.CANCEL_TASK
         if task.attempt != ended.number or cancelled or _was_ended_by_hand(task, ended):
             return False
         of_node = task.state in _MAY_BE_THE_NODES and bool(failed_node) and failed_node in task.nodes
@@ -182,22 +188,30 @@ def tasks_to_run_again(job: Job, ended: Attempt, failed_node: str = "") -> tuple
     return tuple(task.number for task in tasks_of(job) if is_wanted(task))
 
 
-def tasks_asked_again(job: Job, ended: Attempt) -> tuple[int, ...]:
-    """Tasks of an attempt that a person wants to run again and that did not succeed in it."""
+def tasks_asked_again(job: Job, ended: Attempt) -> dict[int, str]:
+    """Tasks of an attempt that are to run again and did not succeed in it, each with the node whose fault it was.
+
+    Where a person wants it, the node is "".
+    """
     wishes = _wishes_of_tasks(job)
-    if not any(kind == ActionKind.REQUEUE_TASK and pk == ended.pk for kind, pk in wishes.values()):
-        return ()
-    return tuple(
-        task.number
+    wanted = {n: w.node for n, w in wishes.items() if w.kind == ActionKind.REQUEUE_TASK and w.attempt == ended.pk}
+    if not wanted:
+        return {}
+    return {
+        task.number: wanted[task.number]
         for task in tasks_of(job)
-        if wishes.get(task.number) == (ActionKind.REQUEUE_TASK, ended.pk)
-        and task.attempt == ended.number
-        and task.state != "COMPLETED"
-    )
+        if task.number in wanted and task.attempt == ended.number and task.state != "COMPLETED"
+    }
 
 
-def _wishes_of_tasks(job: Job) -> dict[int, tuple[str, int]]:
-    """Of each task the last that someone asked about it alone, (kind, pk of the attempt); refused ones left out.
+class _Wish(NamedTuple):
+    kind: str
+    attempt: int
+    node: str
+
+
+def _wishes_of_tasks(job: Job) -> dict[int, _Wish]:
+    """Of each task the last that someone asked about it alone, with the attempt's pk; refused ones left out.
 
     A cancel counts once it was sent: until then the task is none that ended by it.
     """
@@ -206,7 +220,10 @@ def _wishes_of_tasks(job: Job) -> dict[int, tuple[str, int]]:
         Q(kind=ActionKind.REQUEUE_TASK) | Q(kind=ActionKind.CANCEL_TASK, phase=ActionPhase.DONE)
     ).order_by("id")
     told = rows.values_list("kind", "parameters", "attempt_id")
-    return {int(given["task"]): (str(kind), int(attempt or 0)) for kind, given, attempt in told}
+    return {
+        int(given["task"]): _Wish(str(kind), int(attempt or 0), str(given.get("node", "")))
+        for kind, given, attempt in told
+    }
 
 
 def _was_ended_by_hand(task: Task, ended: Attempt) -> bool:

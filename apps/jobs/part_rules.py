@@ -105,6 +105,11 @@ def parts_of(job: HasParts) -> list[Part]:
     return [first, *(replace(p, time_limit_min=p.time_limit_min or int(job.time_limit_min)) for p in rest)]
 
 
+def part_numbers(scheduler_id: str, job: HasParts) -> list[str]:
+    """The scheduler's number of each part of a job: Slurm numbers them on from the first."""
+    return [str(int(scheduler_id) + offset) for offset in range(1 + len(job.parts))]
+
+
 def hold_of(job: HasParts) -> tuple[Decimal, Decimal]:
     """(GPU-hours, USD) that running every part until its own limit takes."""
     held = [p.cost(p.gpus, p.time_limit_min * 60) for p in parts_of(job)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
@@ -32,16 +34,19 @@ def job_recover(job: Job, ended: Attempt) -> Attempt | None:
     """
     is_failure = ended.phase != AttemptPhase.REQUEUED
     failed = ended.stop_node or (has_fatal_finding(ended) if is_failure else "")
-    if ended.phase not in RECOVERABLE and tasks_asked_again(job, ended):
-        # Nothing of the whole failed: a person wants some tasks again.
-        is_failure = False
-        decision = Decision(RETRY, "person", said(_("someone asked for tasks to run again")))
+    asked = tasks_asked_again(job, ended) if ended.phase not in RECOVERABLE else {}
+    left_out: set[int] = set()
+    if asked:
+        decision, node = _decide_tasks(job, ended, asked)
+        is_failure, failed = bool(node), failed or node
+        if not node:
+            left_out = {task for task, of_node in asked.items() if of_node}
     else:
         failure = failure_of(job, ended, failed)
         decision = decide(failure, rules_of(job.retry_rules, job.retry_defaults))
     if decision.rule == "infrastructure" and not failed and len(ended.nodes) == 1:
         failed = ended.nodes[0]
-    array, tasks = _array_again(job, ended, failed)
+    array, tasks = _array_again(job, ended, failed, left_out)
     if not tasks and decision.verb != STOP:
         _end_with_its_tasks(job)
         return None
@@ -125,6 +130,22 @@ def _end_with_its_tasks(job: Job) -> None:
     job_end(job, JobPhase.SUCCEEDED)
 
 
+def _decide_tasks(job: Job, ended: Attempt, asked: Mapping[int, str]) -> tuple[Decision, str]:
+    """What follows where nothing of the whole failed but some tasks are to run again, and the node at fault.
+
+    The node is "" where only a person's wish counts: nobody asked for a fault's tasks, or they may not start again.
+    """
+    wanted = Decision(RETRY, "person", said(_("someone asked for tasks to run again")))
+    nodes = [node for node in asked.values() if node]
+    if not nodes:
+        return wanted, ""
+    failure = replace(failure_of(job, ended, nodes[0]), phase=AttemptPhase.NODE_FAILED)
+    decision = decide(failure, rules_of(job.retry_rules, job.retry_defaults))
+    if decision.verb == STOP and len(nodes) < len(asked):
+        return wanted, ""
+    return decision, nodes[0]
+
+
 def _decided(job: Job, ended: Attempt, decision: Decision) -> None:
     """Every decision is told with the rule that made it."""
     job_event(
@@ -138,11 +159,11 @@ def _decided(job: Job, ended: Attempt, decision: Decision) -> None:
     )
 
 
-def _array_again(job: Job, ended: Attempt, failed_node: str) -> tuple[str, int]:
+def _array_again(job: Job, ended: Attempt, failed_node: str, left_out: Collection[int]) -> tuple[str, int]:
     """The tasks of the next attempt and how many: none where nothing is left to repeat."""
     if not job.array:
         return "", 1
-    again = tasks_to_run_again(job, ended, failed_node)
+    again = tasks_to_run_again(job, ended, failed_node, left_out=left_out)
     if not again:
         return "", 0
     _numbers, percent, limit = job.array.partition("%")

@@ -11,6 +11,7 @@ from apps.core import clock
 from apps.jobs.models import Attempt, Job, LogChunk, ProgressPoint
 from apps.jobs.retry_rules import Failure
 from apps.jobs.states import AttemptPhase
+from apps.jobs.task_evictions import attempts_evicted_from
 
 #: How much of the end of its output is read.
 TAIL_CHUNKS, TAIL_BYTES = 24, 64 * 1024
@@ -47,13 +48,14 @@ def _in_vain(job: Job) -> int:
     """Restarts of the last day after failures that resumed from where the newest checkpoint still is."""
     newest = newest_complete(job.series)
     attempts = {a.number: a for a in Attempt.objects.filter(job=job)}
+    lost_tasks = attempts_evicted_from(job)
     since = clock.now() - _DAY
     return sum(
         1
         for number, attempt in attempts.items()
         if number > 1
         and attempt.created_at >= since
-        and attempts[number - 1].phase in FAILURES
+        and (attempts[number - 1].phase in FAILURES or attempts[number - 1].pk in lost_tasks)
         and attempt.resume_step == (newest.step if newest else None)
     )
 

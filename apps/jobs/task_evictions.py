@@ -27,10 +27,12 @@ def tasks_on(attempt: Attempt, node: str) -> tuple[int, ...]:
 def tasks_evict(attempt: Attempt, node: str, tasks: Sequence[int]) -> list[int]:
     """Ask that these tasks are ended and run again elsewhere; which were not asked for before. The caller commits.
 
-    They go as the user the job belongs to, as every stop that the portal decides.
+    One that a person cancelled is being ended already and stays cancelled. They go as the user the job belongs to, as
+    every stop that the portal decides.
     """
     job = attempt.job
-    rows = JobAction.objects.filter(attempt=attempt, kind=ActionKind.REQUEUE_TASK).exclude(phase=ActionPhase.REFUSED)
+    ending = [ActionKind.REQUEUE_TASK, ActionKind.CANCEL_TASK]
+    rows = JobAction.objects.filter(attempt=attempt, kind__in=ending).exclude(phase=ActionPhase.REFUSED)
     asked = {int(given["task"]) for given in rows.values_list("parameters", flat=True)}
     new = [task for task in tasks if task not in asked]
     for task in new:
@@ -52,3 +54,9 @@ def nodes_blamed(job: Job) -> set[str]:
     """Nodes whose faults ended tasks of a job: no later attempt goes there."""
     rows = JobAction.objects.filter(job=job, kind=ActionKind.REQUEUE_TASK).exclude(phase=ActionPhase.REFUSED)
     return {str(given["node"]) for given in rows.values_list("parameters", flat=True) if given.get("node")}
+
+
+def attempts_evicted_from(job: Job) -> set[int]:
+    """Attempts of a job, by pk, of which a node's fault took tasks."""
+    rows = JobAction.objects.filter(job=job, asked_by=HEALTH, kind=ActionKind.REQUEUE_TASK, attempt__isnull=False)
+    return {pk for pk in rows.exclude(phase=ActionPhase.REFUSED).values_list("attempt_id", flat=True) if pk}

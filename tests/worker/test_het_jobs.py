@@ -15,9 +15,10 @@ from apps.core import clock
 from apps.core.errors import InvalidInput
 from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
+from apps.intents.services import intent_ask
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
-from apps.jobs.models import Job, JobTemplate
+from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.part_selectors import parts_shown
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
@@ -139,6 +140,37 @@ def test_a_part_that_lost_its_node_is_the_reason(het: Job, scheduler: FakeSchedu
     assert het.attempts.get(number=1).phase == "NODE_FAILED"
     assert last(het).number == 2
     assert scheduler.requests["102"].parts
+
+
+def test_a_part_that_lost_its_node_is_the_reason_when_the_runner_ended_first(
+    het: Job, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    run(scheduler)
+    look(het, tick)
+    scheduler.end("101", "NODE_FAIL")
+    scheduler.end("100", "CANCELLED")
+    # With the runner's exit code the visit asks for the job itself, before the queue is read again.
+    Attempt.objects.filter(job=het).update(runner_exit_code=143)
+    for _ in range(3):
+        intent_ask("job.reconcile", het.uid)
+        work("job.reconcile")
+    assert het.attempts.get(number=1).phase == "NODE_FAILED"
+    assert (last(het).number, fresh(het).recoveries) == (2, 1)
+
+
+def test_a_part_that_nobody_knows_any_more_leaves_the_first_to_speak(
+    het: Job, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    run(scheduler)
+    look(het, tick)
+    del scheduler.jobs["101"]
+    scheduler.end("100", "FAILED", 3)
+    Attempt.objects.filter(job=het).update(runner_exit_code=3)
+    for _ in range(3):
+        intent_ask("job.reconcile", het.uid)
+        work("job.reconcile")
+    attempt = het.attempts.get(number=1)
+    assert (attempt.phase, attempt.exit_code, attempt.nodes) == ("FAILED", 3, ["p5-1", "p5-2"])
 
 
 def test_a_release_frees_every_part(het: Job, owner: Any, scheduler: FakeScheduler, work: Any, tick: Any) -> None:

@@ -16,11 +16,12 @@ from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
 from apps.health.models import Finding
 from apps.intents.models import Intent
+from apps.jobs import action_services
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_rules import wish_of
 from apps.jobs.action_services import job_act
 from apps.jobs.array_selectors import tasks_of
-from apps.jobs.models import Job
+from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import attempt_stop, attempts_evict
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
@@ -101,6 +102,47 @@ def test_one_that_failed_already_needs_no_end(
     look(array, tick)
     assert (last(array).number, last(array).array) == (2, "0%2")
     work("job.act")
+    assert JobAction.objects.get().phase == "DONE"
+
+
+def test_one_asked_after_the_next_attempt_was_made_without_it_is_too_late(
+    array: Job, owner: Any, scheduler: FakeScheduler, tick: Any, work: Any, monkeypatch: Any
+) -> None:
+    show(scheduler, array, t0="FAILED", t1="RUNNING", t2="RUNNING", t3="RUNNING")
+    look(array, tick)
+    look_at = action_services.action_lines
+
+    def looked(*given: Any) -> Any:
+        lines = look_at(*given)
+        # Between its look and its commit a node fails, and the next attempt is made without task 0.
+        for task, state in ((1, "NODE_FAIL"), (2, "COMPLETED"), (3, "COMPLETED")):
+            end(scheduler, task, state)
+        for _ in range(3):
+            look(array, tick)
+        assert (last(array).number, last(array).array) == (2, "1%2")
+        return lines
+
+    monkeypatch.setattr(action_services, "action_lines", looked)
+    ask(array, owner, 0)
+    work("job.act")
+    action = JobAction.objects.get()
+    assert (action.phase, "too late" in str(action.answer)) == ("REFUSED", True)
+
+
+def test_one_asked_as_the_attempt_ends_waits_for_what_comes_next(
+    array: Job, owner: Any, scheduler: FakeScheduler, tick: Any, work: Any
+) -> None:
+    show(scheduler, array, t0="FAILED", t1="COMPLETED", t2="COMPLETED", t3="RUNNING")
+    look(array, tick)
+    ask(array, owner, 0)
+    Attempt.objects.filter(pk=last(array).pk).update(phase="FAILED", ended_at=clock.now())
+    work("job.act")
+    assert JobAction.objects.get().phase == "ASKED"
+    end(scheduler, 3, "COMPLETED")
+    with time_machine.travel(clock.now() + timedelta(minutes=1), tick=False):
+        look(array, tick)
+        work("job.act")
+    assert (last(array).number, last(array).array) == (2, "0%2")
     assert JobAction.objects.get().phase == "DONE"
 
 

@@ -17,9 +17,13 @@ from apps.jobs import action_observations as obs
 from apps.jobs.action_models import JobAction
 from apps.jobs.action_selectors import open_actions
 from apps.jobs.action_states import REPEATABLE, ActionKind, ActionPhase
+from apps.jobs.array_rules import array_of
 from apps.jobs.denied_observations import denied_words
+from apps.jobs.models import Attempt
+from apps.jobs.part_rules import part_numbers
 from apps.jobs.selectors import job_by_uid
 from apps.jobs.states import ATTEMPT_ENDED, ATTEMPT_PLACED
+from apps.jobs.task_evictions import HEALTH
 from worker import doors
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
@@ -39,17 +43,15 @@ def act(uid: str) -> Outcome:
     actions = open_actions(job) if job is not None else []
     if job is None or not actions:
         return DONE
-    action = actions[0]
+    # What Slurm refused a fault's answer so far is asked again after all else, and keeps nobody waiting.
+    action = min(actions, key=_was_refused)
     action.job = job
     attempt = action.attempt
     if action.phase == ActionPhase.SENT:
         return _resolve(action)
     is_over = attempt is not None and attempt.phase in ATTEMPT_ENDED
-    if action.kind == ActionKind.REQUEUE_TASK and is_over and not job.has_ended:
-        # The attempt ended by itself first: the next one has the task all the same.
-        obs.action_sending(action)
-        obs.action_done(action)
-        return again(0)
+    if action.kind == ActionKind.REQUEUE_TASK and attempt is not None and is_over and not job.has_ended:
+        return _taken_over(action, attempt)
     if job.has_ended or attempt is None or attempt.phase in ATTEMPT_ENDED:
         obs.action_refused(action, said(_("the attempt ended before it could be asked")))
         return again(0)
@@ -67,6 +69,24 @@ def act(uid: str) -> Outcome:
     return again(0)
 
 
+def _was_refused(action: JobAction) -> bool:
+    return action.asked_by == HEALTH and action.phase == ActionPhase.ASKED and bool(action.answer)
+
+
+def _taken_over(action: JobAction, attempt: Attempt) -> Outcome:
+    """The attempt ended by itself first: whether the next one has the task, once there is one."""
+    following = Attempt.objects.filter(job=action.job, number__gt=attempt.number).order_by("number").first()
+    if following is None:
+        # Made without this wish a moment ago or with it in a moment: only its tasks tell.
+        return again(WAIT_S)
+    if int(action.parameters["task"]) in array_of(following.array).tasks:
+        obs.action_sending(action)
+        obs.action_done(action)
+    else:
+        obs.action_refused(action, said(_("too late: the next attempt was made without this task")))
+    return again(0)
+
+
 def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
     given = action.parameters
     match action.kind:
@@ -77,7 +97,7 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
             scheduler.hold(scheduler_id)
         case ActionKind.RELEASE:
             # Slurm releases each part of a heterogeneous job by itself.
-            for part in _numbers(scheduler_id, action):
+            for part in part_numbers(scheduler_id, action.job):
                 scheduler.release(part, as_operator=action.as_operator)
         case ActionKind.SIGNAL:
             scheduler.signal(scheduler_id, given["signal"])
@@ -94,11 +114,6 @@ def _send(scheduler: Scheduler, scheduler_id: str, action: JobAction) -> None:
             scheduler.update(scheduler_id, change, as_operator=action.as_operator)
 
 
-def _numbers(scheduler_id: str, action: JobAction) -> list[str]:
-    """The number of each part of a job: Slurm numbers them on from the first."""
-    return [str(int(scheduler_id) + offset) for offset in range(1 + len(action.job.parts))]
-
-
 def _resolve(action: JobAction) -> Outcome:
     """A call whose end nobody saw."""
     if action.kind in REPEATABLE:
@@ -113,6 +128,10 @@ def _failed(action: JobAction, error: ProviderError) -> Outcome:
     waits = isinstance(error, Throttled) or error.code in _UNSENT
     if waits or (isinstance(error, Unavailable) and action.kind in REPEATABLE):
         obs.action_unsent(action, str(error))
+        raise error
+    if isinstance(error, AccessDenied) and (action.asked_by == HEALTH or error.code not in DENIED):
+        # Whatever a fault asks for is asked until it is taken, as the stop of a whole attempt is.
+        obs.action_unsent(action, _words(action, error))
         raise error
     if isinstance(error, Unavailable):
         obs.action_unknown(action, str(error))

@@ -28,6 +28,7 @@ from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
 from apps.jobs.dependency_selectors import standstill_of
 from apps.jobs.models import Attempt, Job
+from apps.jobs.part_rules import part_numbers
 from apps.jobs.recoveries import job_recover, job_short_of_tasks
 from apps.jobs.rules import end_of, is_final_state, may_be_a_fault
 from apps.jobs.selectors import current_attempt, job_by_uid
@@ -317,8 +318,9 @@ def _ask_for(job: Job, attempt: Attempt) -> Outcome:
     """One attempt by its id, when the bulk read does not show it."""
     if attempt.array and obs.array_observe(attempt):
         return again(0)
+    scheduler = doors.scheduler_for(job.cluster)
     try:
-        found = doors.scheduler_for(job.cluster).job(attempt.scheduler_id)
+        found = scheduler.job(attempt.scheduler_id)
     except NotFound:
         return _lost(job, attempt)
     if found.comment not in ("", attempt.uid):
@@ -326,12 +328,24 @@ def _ask_for(job: Job, attempt: Attempt) -> Outcome:
     if attempt.array:
         # One record of many: the collector brings the others.
         return again(POLL_S)
-    seen = seen_of(found)
-    if job.parts:
-        # One record of several: the nodes of the others stay known.
-        seen = replace(seen, nodes=tuple(dict.fromkeys([*found.nodes, *attempt.nodes])))
+    parts = _further_parts(scheduler, job, attempt) if is_final_state(found.state) else []
+    seen = seen_of(found, parts)
+    if len(parts) < len(job.parts):
+        # Some record is missing: the nodes of the others stay known.
+        seen = replace(seen, nodes=tuple(dict.fromkeys([*seen.nodes, *attempt.nodes])))
     obs.attempt_observe(attempt, seen)
     return again(POLL_S)
+
+
+def _further_parts(scheduler: Scheduler, job: Job, attempt: Attempt) -> list[SchedulerJob]:
+    """The parts behind the first of a heterogeneous job: the first alone does not say that another lost its node."""
+    found = []
+    for number in part_numbers(attempt.scheduler_id, job)[1:]:
+        with suppress(NotFound):
+            part = scheduler.job(number)
+            if part.het_id == attempt.scheduler_id:
+                found.append(part)
+    return found
 
 
 def _lost(job: Job, attempt: Attempt) -> Outcome:
