@@ -78,6 +78,11 @@ def check_fields(spec: JobSpec) -> list[FieldProblem]:
     return problems
 
 
+def out_of_range(problems: Sequence[FieldProblem]) -> bool:
+    """Whether a size among these problems is one that no job may have."""
+    return any(problem.code == "out-of-range" for problem in problems)
+
+
 def takes_whole_nodes(options: Sequence[str]) -> list[str]:
     """The options by which a job shares its nodes with nobody."""
     # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system, too.

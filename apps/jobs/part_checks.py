@@ -17,11 +17,13 @@ from apps.jobs.checks import (
     check_kept_options,
     check_rights,
     limit_that_fits,
+    out_of_range,
     too_long_for_block,
 )
+from apps.jobs.option_rules import PYXIS_NONE, PYXIS_VALUE
 from apps.jobs.part_rules import MAX_PARTS, MEMBERS, Part, told_part
 from apps.jobs.pricing import price_on, share_price
-from apps.jobs.sbatch import check_options, value_of
+from apps.jobs.sbatch import check_options, kept_options, value_of
 from apps.jobs.selectors import usable_nodes
 from apps.teams.permissions import Actor
 
@@ -83,6 +85,7 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
         problems.append(FieldProblem("/parts", "locked", text % {"name": spec.template.name}))
     if spec.array.strip():
         problems.append(FieldProblem("/array", "invalid", _("a heterogeneous job cannot be an array")))
+    containers = set(_containers(check_options(spec.slurm_options)[0]).values())
     whole, hours, usd = [], Decimal(0), Decimal(0)
     for index, part in enumerate(told_part(row) for row in spec.parts):
         one = with_whole_nodes(spec_of_part(spec, part), cluster)
@@ -93,6 +96,13 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
         if (own := value_of(options, "account")) not in (None, account):
             text = _("all parts of a job run under one account: %(account)s, not %(own)s")
             found.append(FieldProblem("/slurm_options/0", "account", text % {"account": account or "–", "own": own}))
+        for name, words in _containers(options).items():
+            if words not in containers:
+                text = _("--%(name)s: every step of the job runs in the container of its first part")
+                found.append(FieldProblem("/slurm_options/0", "container", text % {"name": name}))
+        if out_of_range(found):
+            problems += _of_part(found, index, part)
+            continue
         offered = limit_that_fits(one, nodes)
         if offered is not None:
             found.append(too_long_for_block(one, offered))
@@ -100,8 +110,7 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
         if price is None and one.gpus_per_node and not found:
             kind = one.gpu_type or _("these GPUs")
             found.append(FieldProblem("/gpu_type", "no-price", _("no price is known for %(gpu)s") % {"gpu": kind}))
-        # What is wrong with the job as a whole is said once, of its first part.
-        problems += [_of_part(p, index) for p in found if p.pointer not in ("/name", "/cluster", "/max_recoveries")]
+        problems += _of_part(found, index, part)
         share = share_price(cluster, one, nodes) if not one.gpus_per_node else None
         made = replace(
             part,
@@ -111,15 +120,26 @@ def check_parts(actor: Actor, spec: JobSpec, cluster: Cluster, account: str) -> 
             usd_per_gpu_hour=price[0] if price is not None else Decimal(0),
             usd_per_node_hour=share[0] if share is not None else Decimal(0),
         )
-        more = replace(made, nodes=max(0, one.nodes)).cost(max(0, made.gpus), max(0, one.time_limit_min) * 60)
+        more = made.cost(made.gpus, one.time_limit_min * 60)
         hours, usd = hours + more[0], usd + more[1].quantize(Decimal("0.000001"))
         whole.append(made)
     return Parts(tuple(whole), hours, usd, tuple(problems), _warnings(spec, whole, cluster) if not problems else ())
 
 
-def _of_part(problem: FieldProblem, index: int) -> FieldProblem:
-    detail = _("part %(part)s: %(text)s") % {"part": index + 1, "text": problem.detail}
-    return FieldProblem(f"/parts/{index}{problem.pointer}", problem.code, detail)
+def _containers(options: Sequence[str]) -> dict[str, str]:
+    """A part's own options for pyxis by name. Its variables reach every srun of the script, of whichever part."""
+    return {o.name: o.plain for o in kept_options(options) if o.name in PYXIS_VALUE | PYXIS_NONE}
+
+
+def _of_part(found: Sequence[FieldProblem], index: int, part: Part) -> list[FieldProblem]:
+    """Problems as those of a part; what is wrong with the job as a whole is said once, of its first part."""
+    of_the_job = {"/cluster", "/max_recoveries"} | ({"/name"} if not part.name else set())
+    text = _("part %(part)s: %(text)s")
+    return [
+        FieldProblem(f"/parts/{index}{p.pointer}", p.code, text % {"part": index + 1, "text": p.detail})
+        for p in found
+        if p.pointer not in of_the_job
+    ]
 
 
 def _warnings(spec: JobSpec, parts: Sequence[Part], cluster: Cluster) -> tuple[str, ...]:

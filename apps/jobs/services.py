@@ -28,6 +28,7 @@ from apps.jobs.checks import (
     check_kept_options,
     check_rights,
     limit_that_fits,
+    out_of_range,
     takes_whole_nodes,
     too_long_for_block,
     trimmed_words,
@@ -141,7 +142,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         problems += found
     script, found = check_script(script)
     problems += found + refused_by_release(script, cluster.observed_version)
-    problems += check_fields(spec)
+    sizes = check_fields(spec)
+    problems += sizes
     array, found = read_array(spec.array)
     problems += found
     try:
@@ -173,7 +175,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     usd_per_node_hour = Decimal(0)
     if not spec.gpus_per_node and (share := share_price(cluster, spec, nodes)) is not None:
         usd_per_node_hour, source = share
-    size = (max(0, spec.nodes), max(0, spec.gpus_per_node), max(0, spec.time_limit_min))
+    # What no job may ask for is not reckoned: its price may have more digits than money has.
+    size = (0, 0, 0) if out_of_range(sizes) else (spec.nodes, spec.gpus_per_node, spec.time_limit_min)
     hours, usd = hold_for(*size, usd_per_gpu_hour, usd_per_node_hour)
     parts = check_parts(actor, spec, cluster, submitter.slurm_account)
     problems += parts.problems
@@ -193,7 +196,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         warnings.append(_("the cluster does not answer right now; the job is submitted when it does"))
     return Preview(
         script=script,
-        gpus=spec.nodes * spec.gpus_per_node * array.at_once + parts.gpus,
+        gpus=size[0] * size[1] * array.at_once + parts.gpus,
         gpu_hours=hours,
         usd=usd,
         usd_per_gpu_hour=usd_per_gpu_hour,

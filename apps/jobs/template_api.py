@@ -212,7 +212,7 @@ class TemplateDetail(Endpoint):
     serializer_class = TemplateSerializer
 
     def get(self, request: Request, uid: str) -> Response:
-        """Read; its ETag is for POST …/versions and …/retire."""
+        """Read; its ETag is for POST …/versions, and …/retire and …/offer take it."""
         template = template_for(actor=self.actor, may="templates.view", name=uid)
         return Response(TemplateSerializer(template).data, headers={"ETag": etag(template)})
 
@@ -303,10 +303,11 @@ class TemplateOffer(Endpoint):
 
     @extend_schema(responses=TemplateSerializer)
     def post(self, request: Request, uid: str) -> Response:
-        """Its jobs keep it; new ones get it only while it is offered."""
+        """Its jobs keep it; new ones get it only while it is offered. An If-Match that is sent must be the newest."""
         template = template_for(actor=self.actor, may="templates.manage", name=uid)
         self.read_body(OfferSerializer)
-        template_offer(actor=self.actor, template=template, is_offered=self.is_offered)
+        version = expected_version(request) if request.headers.get("If-Match") else None
+        template_offer(actor=self.actor, template=template, is_offered=self.is_offered, expected_version=version)
         return Response(TemplateSerializer(template).data, headers={"ETag": etag(template)})
 
 

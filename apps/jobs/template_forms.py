@@ -51,7 +51,7 @@ def row_of(parameter: Mapping[str, Any] | None = None) -> Row:
     values = {name: shown(parameter[name]) for name in _TEXTS if parameter.get(name) not in (None, "")}
     values["type"] = str(parameter.get("type", "text"))
     values |= {"on": str(parameter.get("on", "1")), "off": str(parameter.get("off", "0"))}
-    values["choices"] = ", ".join(parameter.get("choices", []))
+    values["choices"] = "\n".join(parameter.get("choices", []))
     is_free = parameter.get("default") in (None, "")
     values["state"] = LOCKED if parameter.get("locked") else FREE if is_free else DEFAULT
     values["required"] = "1" if parameter.get("required", True) else "0"
@@ -81,7 +81,7 @@ def parameter_of(row: Row) -> dict[str, Any]:
             if row.values[name]:
                 found[name] = _number(row.values[name])
     if kind == "choice":
-        found["choices"] = [part.strip() for part in row.values["choices"].split(",") if part.strip()]
+        found["choices"] = [line.strip() for line in row.values["choices"].splitlines() if line.strip()]
     if kind == "switch":
         found |= {"on": row.values["on"], "off": row.values["off"]}
     if row.values["state"] != FREE and (default := row.values["default"]):
@@ -252,7 +252,10 @@ def initial_of(content: Content, teams: Sequence[Team]) -> dict[str, Any]:
 
 
 def content_from_job(job: Job) -> Content:
-    """A template that would make the same job again: its script, and all it asked for as defaults."""
+    """A template that would make the same job again: its script, and all it asked for as defaults.
+
+    Further parts are no field that a template has; the page says so.
+    """
     defaults: dict[str, Any] = {"cluster": job.cluster.uid}
     for name in LABELS:
         if name in ("cluster", "name"):

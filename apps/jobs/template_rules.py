@@ -21,6 +21,8 @@ from apps.jobs.sbatch import check_options
 KINDS = ("text", "integer", "number", "choice", "switch", "path")
 MAX_PARAMETERS, MAX_CHOICES = 40, 50
 MAX_TEXT = 500
+#: More than any seed or count has; without an end a number would be too long for the database and its readers.
+MAX_DIGITS = 40
 PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SAFE_PATH = re.compile(r"^[A-Za-z0-9_./${}:@%+=,-]+$")
@@ -179,7 +181,10 @@ def _number_text(parameter: Mapping[str, Any], raw: Any, *, is_whole: bool) -> s
         text = _("must be a whole number, not %(text)s") if is_whole else _("must be a number, not %(text)s")
         raise ValueError(text % {"text": repr(str(raw)[:40])}) from None
     low, high = parameter.get("minimum"), parameter.get("maximum")
-    if not math.isfinite(value):
+    if isinstance(value, int):
+        if abs(value) >= 10**MAX_DIGITS:
+            raise ValueError(_("a whole number of at most %(most)s digits") % {"most": MAX_DIGITS})
+    elif not math.isfinite(value):
         raise ValueError(_("must be a number, not %(text)s") % {"text": repr(str(raw)[:40])})
     if (low is not None and value < low) or (high is not None and value > high):
         if low is None or high is None:
@@ -249,7 +254,7 @@ def _parameter_problems(parameter: Mapping[str, Any]) -> list[tuple[str, str, st
             found.append((member, "invalid", _("must be true or false")))
     bounds = [parameter.get("minimum"), parameter.get("maximum")]
     for member, bound in zip(("minimum", "maximum"), bounds, strict=True):
-        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+        if bound is not None and not _is_bound(bound):
             found.append((member, "invalid", _("must be a number")))
         elif bound is not None and kind not in ("integer", "number"):
             found.append((member, "invalid", _("only numbers have bounds")))
@@ -259,9 +264,9 @@ def _parameter_problems(parameter: Mapping[str, Any]) -> list[tuple[str, str, st
         found.append(("maximum", "invalid", _("must not be below the least value")))
     choices = parameter.get("choices", [])
     if kind == "choice":
-        is_list = isinstance(choices, list) and all(isinstance(c, str) and c.strip() for c in choices)
+        is_list = isinstance(choices, list) and all(isinstance(c, str) and _is_line(c) for c in choices)
         if not is_list or not choices or len(set(choices)) < len(choices) or len(choices) > MAX_CHOICES:
-            text = _("a list of 1 to %(most)s different texts") % {"most": MAX_CHOICES}
+            text = _("1 to %(most)s different texts, each of one line") % {"most": MAX_CHOICES}
             found.append(("choices", "invalid", text))
     elif choices:
         found.append(("choices", "invalid", _("only a choice has choices")))
@@ -278,6 +283,18 @@ def _parameter_problems(parameter: Mapping[str, Any]) -> list[tuple[str, str, st
     except ValueError as error:
         found.append(("default", "invalid", str(error)))
     return found
+
+
+def _is_bound(bound: Any) -> bool:
+    """Whether it is a number that a value can be held against."""
+    if isinstance(bound, bool) or not isinstance(bound, int | float):
+        return False
+    return abs(bound) < 10**MAX_DIGITS if isinstance(bound, int) else math.isfinite(bound)
+
+
+def _is_line(text: str) -> bool:
+    """Whether a text stays as it is where one is typed a line."""
+    return bool(text) and text.strip() == text and text.splitlines() == [text]
 
 
 def check_defaults(defaults: Mapping[str, Any], locked: Sequence[str]) -> list[FieldProblem]:

@@ -18,7 +18,7 @@ from apps.core.filters import TextFilter
 from apps.core.forms import posted_version
 from apps.core.lists import listing
 from apps.core.pages import Page
-from apps.jobs.models import JobTemplate
+from apps.jobs.models import Job, JobTemplate
 from apps.jobs.permissions import can_manage_template
 from apps.jobs.retry_rules import INFRASTRUCTURE, USER_ERRORS
 from apps.jobs.selectors import job_for
@@ -179,10 +179,15 @@ class _TemplateForm(Page):
         )
 
     def answer(
-        self, request: HttpRequest, form: TemplateForm, template: JobTemplate | None, status: int = 200
+        self,
+        request: HttpRequest,
+        form: TemplateForm,
+        template: JobTemplate | None,
+        status: int = 200,
+        of_parts: Job | None = None,
     ) -> HttpResponse:
-        """The page of the form."""
-        context = {"form": form, "template": template, **row_words()}
+        """The page of the form; ``of_parts`` is the job it was filled from where a template does not hold all of it."""
+        context = {"form": form, "template": template, "of_parts": of_parts, **row_words()}
         return render(request, "jobs/template_edit.html", context, status=status)
 
 
@@ -204,12 +209,13 @@ class NewTemplate(_TemplateForm):
         mine = list(teams_visible_to(self.actor, "templates.manage"))
         content = Content(title="", script="#!/bin/bash\n")
         teams = mine if len(mine) == 1 else []
-        name = ""
+        name, of_parts = "", None
         if uid := request.GET.get("job"):
             job = job_for(actor=self.actor, may="jobs.view", uid=uid)
             if job.origin == JobOrigin.OUTSIDE:
                 raise NotFound(_("job %(name)s was submitted past the portal") % {"name": job.name})
             content, teams = content_from_job(job), [t for t in mine if t.pk == job.team_id]
+            of_parts = job if job.parts else None
         elif wanted := request.GET.get("copy"):
             template = template_for(actor=self.actor, may="templates.view", name=wanted)
             content = content_of(template)
@@ -217,7 +223,8 @@ class NewTemplate(_TemplateForm):
             name = f"{template.name}-copy"[:60]
         rows = [row_of(p) for p in content.parameters]
         initial = {**initial_of(content, teams), "name": name}
-        return self.answer(request, self.form(request, is_new=True, sent=False, initial=initial, rows=rows), None)
+        form = self.form(request, is_new=True, sent=False, initial=initial, rows=rows)
+        return self.answer(request, form, None, of_parts=of_parts)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         """Make it; what is wrong shows at its field."""

@@ -408,6 +408,21 @@ def test_a_limit_beyond_its_block_is_refused_with_what_fits_and_cut_on_request(
     assert (taken.status_code, taken.json()["time_limit_min"]) == (202, 250)
 
 
+@pytest.mark.parametrize("gpus", [0, 1])
+@pytest.mark.parametrize("member", ["nodes", "gpus_per_node", "time_limit_min", "cpus_per_task", "memory_per_node_mib"])
+def test_a_size_of_any_length_is_refused_by_its_name(
+    as_user: Any, owner: Any, cluster: Any, member: str, gpus: int
+) -> None:
+    client = as_user(owner)
+    whole = {**SUBMIT, "nodes": 1, "gpus_per_node": gpus}
+    told = client.send("POST", "jobs/preview", {**whole, member: 10**30}).json()
+    assert f"/{member}" in [p["pointer"] for p in told["problems"]]
+    told = client.send("POST", "jobs/preview", {**whole, "parts": [{"gpus_per_node": gpus, member: 10**30}]}).json()
+    assert f"/parts/0/{member}" in [p["pointer"] for p in told["problems"]]
+    answer = client.send("POST", "jobs", {**whole, member: 10**30}, Idempotency_Key="long")
+    assert f"/{member}" in [e["pointer"] for e in problem(answer, 422, "InvalidInput")["errors"]]
+
+
 def test_a_script_is_read_without_being_submitted(as_user: Any, owner: Any) -> None:
     script = "#!/bin/bash\r\n#SBATCH -N 2 -C h100\r\n#SBATCH --array=1-9\r\ntrue\r\n"
     answer = as_user(owner).send("POST", "jobs/import", {"script": script})

@@ -156,6 +156,28 @@ def test_retired_and_offered(as_user: Any, owner: Any, lead: Any, made: Any) -> 
     assert JobTemplate.objects.get(name="sweep").is_enabled
 
 
+def test_a_template_is_retired_as_it_was_read(as_user: Any, lead: Any, made: Any) -> None:
+    client = as_user(lead)
+    tag = client.send("GET", "templates/sweep")["ETag"]
+    changed = client.send("POST", "templates/sweep/versions", {"title": "B"}, If_Match=tag)
+    assert client.send("POST", "templates/sweep/retire", {}, If_Match=tag).status_code == 412
+    assert JobTemplate.objects.get(name="sweep").is_enabled
+    answer = client.send("POST", "templates/sweep/retire", {}, If_Match=changed["ETag"])
+    assert (answer.status_code, answer.json()["is_enabled"]) == (200, False)
+    assert client.send("POST", "templates/sweep/offer", {}, If_Match=changed["ETag"]).status_code == 412
+    assert client.send("POST", "templates/sweep/offer", {}, If_Match=answer["ETag"]).json()["is_enabled"] is True
+
+
+def test_a_value_longer_than_any_number_is_refused(as_user: Any, owner: Any, lead: Any, made: Any) -> None:
+    told = {"script": "#!/bin/bash\necho {{ n }}\n", "parameters": [{"name": "n", "type": "integer"}]}
+    assert as_user(lead).send("POST", "templates/sweep/versions", told, If_Match='"1"').status_code == 201
+    body = {"team": "nlp", "template": "sweep", "template_parameters": {"n": "1" + "0" * 400}}
+    answer = as_user(owner).send("POST", "jobs/preview", body)
+    assert [p["pointer"] for p in answer.json()["problems"]] == ["/template_parameters/n"]
+    answer = as_user(owner).send("POST", "jobs", body, Idempotency_Key="n")
+    assert problem(answer, 422, "InvalidInput")["errors"][0]["detail"] == "n: a whole number of at most 40 digits"
+
+
 def test_the_rules_of_a_team(as_user: Any, owner: Any, lead: Any, team: Any) -> None:
     where = "teams/nlp/retry-rules"
     answer = as_user(owner).send("GET", where)

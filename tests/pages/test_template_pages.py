@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 
 from apps.jobs.models import Job, JobTemplate
+from apps.jobs.part_rules import Part
 from apps.jobs.template_models import TeamRetry
 from apps.jobs.template_rules import LABELS
 from tests.demo_rows import DemoRows
@@ -22,7 +23,7 @@ def kept(more: DemoRows) -> JobTemplate:
     return JobTemplate.objects.get(name=NAME)
 
 
-def body(**changes: str) -> dict[str, Any]:
+def body(**changes: Any) -> dict[str, Any]:
     sent: dict[str, Any] = {
         "name": "evals",
         "title": "Evaluations",
@@ -129,6 +130,29 @@ def test_a_template_of_a_past_job_and_a_copy(sign_in: SignIn, kept: JobTemplate)
     outside = Job.objects.filter(origin="outside").first()
     assert outside is not None
     assert sign_in("lead").get(f"/templates/new?job={outside.uid}").status_code == 404
+
+
+def test_of_a_job_of_parts_the_page_says_what_a_template_leaves_out(sign_in: SignIn, more: DemoRows) -> None:
+    client = sign_in("lead")
+    job = Job.objects.get(name="moe-8x7b-ablation")
+    words = f"Job {job.name} has further parts, and a template holds the first alone"
+    assert words not in client.get(f"/templates/new?job={job.uid}").content.decode()
+    Job.objects.filter(pk=job.pk).update(parts=[Part(gpus_per_node=1).row()])
+    assert words in client.get(f"/templates/new?job={job.uid}").content.decode()
+
+
+def test_choices_stay_as_they_are_when_a_page_saves_them_untouched(sign_in: SignIn, more: DemoRows) -> None:
+    client = sign_in("lead")
+    row = {"name": "mix", "type": "choice", "state": "default", "default": "x,y", "required": "1"}
+    sent = body(row=["a1", "b2", "c3"], **{f"p-c3-{name}": value for name, value in row.items()})
+    sent["p-c3-choices"] = "x,y\r\n z \r\n\r\n"
+    assert client.post("/templates/new", sent).status_code == 302
+    template = JobTemplate.objects.get(name="evals")
+    assert template.parameters[2]["choices"] == ["x,y", "z"]
+    page = client.get("/templates/evals/edit").content.decode()
+    assert ">x,y\nz</textarea>" in page
+    again = {**sent, "p-c3-choices": "x,y\r\nz", "version": str(template.version)}
+    assert "Nothing differs" in client.post("/templates/evals/edit", again, follow=True).content.decode()
 
 
 def test_the_preview_of_the_form(sign_in: SignIn, more: DemoRows) -> None:

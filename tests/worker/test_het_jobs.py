@@ -29,6 +29,7 @@ from tests.worker.test_arrays import fresh, last, look
 from tests.worker.test_outside_jobs import place, row
 from tests.worker.test_outside_jobs import run as run_outside
 from worker.collectors import outside
+from worker.jobscript import submit_request
 from worker.providers.values import SubmitPart
 
 __all__ = ["place"]
@@ -191,6 +192,10 @@ def test_a_release_frees_every_part(het: Job, owner: Any, scheduler: FakeSchedul
         ({"slurm_options": ["--nodes=3"]}, "/parts/0/slurm_options/0"),
         ({"slurm_options": ["--account=other"]}, "/parts/0/slurm_options/0"),
         ({"tasks_per_node": 0}, "/parts/0/tasks_per_node"),
+        ({"nodes": 10**30, "gpus_per_node": 1}, "/parts/0/nodes"),
+        ({"time_limit_min": 10**30}, "/parts/0/time_limit_min"),
+        ({"name": "actors\n--nodes=3"}, "/parts/0/name"),
+        ({"slurm_options": ["--container-image=other"]}, "/parts/0/slurm_options/0"),
     ],
 )
 def test_a_part_that_cannot_be_is_named(
@@ -201,6 +206,18 @@ def test_a_part_that_cannot_be_is_named(
         job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
     assert pointer in [p.pointer for p in caught.value.problems]
     assert Job.objects.count() == 0
+
+
+def test_a_part_may_name_the_container_that_all_steps_run_in(team: Any, owner: Any, cluster: Any, spec: Any) -> None:
+    image = "--container-image=nvcr.io#nvidia/pytorch:26.01"
+    given = replace(spec, nodes=1, slurm_options=(image,), parts=[{**PART, "slurm_options": [image]}])
+    job = job_submit(actor=actor_of(owner), team=team, cluster=cluster, spec=given)
+    request = submit_request(job, last(job))
+    assert "export PYXIS_CONTAINER_IMAGE=" in request.script
+    assert [part.options for part in request.parts] == [()]
+    without = replace(given, slurm_options=())
+    found = job_preview(actor=actor_of(owner), team=team, cluster=cluster, spec=without).problems
+    assert [(p.pointer, p.code) for p in found] == [("/parts/0/slurm_options/0", "container")]
 
 
 def test_parts_and_an_array_exclude_each_other(team: Any, owner: Any, cluster: Any, spec: Any) -> None:
