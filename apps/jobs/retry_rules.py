@@ -214,7 +214,8 @@ def _limit(failure: Failure) -> Decision | None:
     """Why no further attempt is made although one would be; None while one may be."""
     if failure.restarts >= failure.most_restarts:
         text = said(_("recovered %(n)s times already"), n=failure.restarts)
-        return Decision(STOP, "max-recoveries", text, "NodeFailure")
+        by_node = failure.phase in (AttemptPhase.NODE_FAILED, AttemptPhase.LOST)
+        return Decision(STOP, "max-recoveries", text, "NodeFailure" if by_node else failure.reason)
     if failure.same_step is not None:
         text = said(_("step %(step)s failed twice, on different nodes: it is not the machines"), step=failure.same_step)
         return Decision(STOP, "same-step", text, "SameStep")

@@ -226,7 +226,14 @@ def read_sbatch(script: str) -> SbatchReading:
     take_options(shapes[0], out)
     if len(shapes) > 1:
         add_parts(shapes, out)
+    out.problems.sort(key=_line_of)
     return out
+
+
+def _line_of(problem: FieldProblem) -> int:
+    """The number of the line that a problem names, whatever the language; those that name none come first."""
+    number = re.search(r"\d+", problem.detail) if problem.code == "bad-directive" else None
+    return int(number[0]) if number else 0
 
 
 def refused_by_release(script: str, release: str) -> list[FieldProblem]:

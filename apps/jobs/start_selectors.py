@@ -22,9 +22,14 @@ ACCURACY_WINDOW = timedelta(days=90)
 PAGE_BUDGET_S = 0.1
 
 
+def waits_for_start(attempt: Attempt | None) -> bool:
+    """Whether an attempt is in a scheduler's queue and has not started."""
+    return attempt is not None and attempt.phase == AttemptPhase.QUEUED and attempt.started_at is None
+
+
 def prediction_of(attempt: Attempt | None) -> StartPrediction | None:
     """The newest expectation of an attempt that waits."""
-    if attempt is None or attempt.phase != AttemptPhase.QUEUED or attempt.started_at is not None:
+    if attempt is None or not waits_for_start(attempt):
         return None
     return StartPrediction.objects.filter(attempt=attempt, is_first=False).first()
 

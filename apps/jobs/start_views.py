@@ -16,7 +16,7 @@ from apps.core.pages import Page
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import parse_time
 from apps.jobs.selectors import current_attempt, job_for
-from apps.jobs.start_selectors import accuracy_of, asked_of, prediction_of, what_if
+from apps.jobs.start_selectors import accuracy_of, asked_of, prediction_of, waits_for_start, what_if
 from apps.jobs.start_words import accuracy_words, needs_words, what_if_words
 from apps.jobs.states import JobPhase
 from apps.jobs.template_fields import minutes_text
@@ -51,9 +51,9 @@ class WhatIfForm(forms.Form):
 
 def start_context(job: Job, attempt: Attempt | None) -> dict[str, Any]:
     """What the panel of a waiting job shows; empty for any other."""
-    prediction = prediction_of(attempt) if job.phase == JobPhase.QUEUED else None
-    if prediction is None:
+    if job.phase != JobPhase.QUEUED or not waits_for_start(attempt):
         return {}
+    prediction = prediction_of(attempt)
     initial = {
         "nodes": job.nodes,
         "time_limit": minutes_text(job.time_limit_min),
@@ -61,7 +61,7 @@ def start_context(job: Job, attempt: Attempt | None) -> dict[str, Any]:
     }
     return {
         "prediction": prediction,
-        "needs": needs_words(prediction.why, prediction.made_at),
+        "needs": needs_words(prediction.why, prediction.made_at) if prediction is not None else [],
         "accuracy": accuracy_words(accuracy_of(job.cluster_id)),
         "what_if": WhatIfForm(job=job, initial=initial),
     }
@@ -77,7 +77,7 @@ class JobWhatIf(Page):
         job = job_for(actor=self.actor, may="jobs.view", uid=uid)
         attempt = current_attempt(job)
         form = WhatIfForm(request.GET, job=job)
-        if prediction_of(attempt) is None:
+        if not waits_for_start(attempt):
             return render(request, "jobs/job_start.html#answer", {"answer": _("It does not wait any more.")})
         if not form.is_valid():
             problems = [f"{form.fields[name].label}: {' '.join(map(str, told))}" for name, told in form.errors.items()]

@@ -20,7 +20,6 @@ from apps.core.pages import Page, once
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
 from apps.jobs.models import Job, JobTemplate
-from apps.jobs.option_rules import FIELDS
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to
@@ -73,7 +72,7 @@ def verdict_of(actor: Actor, form: JobForm) -> Verdict:
         elif name in form.fields and not form[name].value() and name != "upload":
             missing.append(str(form.fields[name].label))
         else:
-            at_fields[name] = " ".join(str(m) for e in errors for m in e.messages)
+            at_fields[name] = " · ".join(str(m) for e in errors for m in e.messages)
     team = form.teams.get(form.cleaned_data.get("team", ""))
     cluster = form.clusters.get(form.cleaned_data.get("cluster", ""))
     sized = all(form.cleaned_data.get(name) is not None for name in ("nodes", "gpus_per_node", "time_limit"))
@@ -204,9 +203,9 @@ class ReadScript(_NewJob):
             for name, value in values.items()
             if seen.get(name, "" if name == "parts" else None) != value
         }
-        # An option that has left the script leaves its field too, unless a person wrote over it.
-        left = (name for name in FIELDS if name in seen and name not in values and what != "cluster")
-        changes |= {name: "" for name in left if data.get(name, "") == seen[name]}
+        # What has left the script leaves its field too, unless a person wrote over it.
+        left = (name for name in seen if name in form.fields and name not in values and what != "cluster")
+        changes |= {name: str(DEFAULTS.get(name, "")) for name in left if data.get(name, "") == str(seen[name])}
         upload = request.FILES.get("upload")
         if upload is not None and not data.get("name") and "name" not in values:
             changes["name"] = _name_from(upload.name or "")

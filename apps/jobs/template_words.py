@@ -54,7 +54,7 @@ def changes_between(old: str, new: str) -> Iterable[tuple[str, str]]:
     for line in difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2):
         if line.startswith(("---", "+++")):
             continue
-        yield {"+": "add", "-": "del", "@": "skip"}.get(line[:1], ""), line
+        yield {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], ""), line
 
 
 def _values_between(

@@ -34,9 +34,10 @@
     banner.hidden = !yes;
   }
   window.qdOffline = offline;
-  /* What the keyboard's focus is in is left alone until the next poll. */
+  /* What the keyboard's focus is in, or a menu that stands open, is left alone until the next poll. */
   function holdsFocus(node) {
     var active = document.activeElement;
+    if (node.querySelector && node.querySelector("details.menu[open]")) { return true; }
     return Boolean(active && active !== document.body && active.matches(":focus-visible") && node.contains && node.contains(active));
   }
   document.addEventListener("htmx:beforeSwap", function (event) {

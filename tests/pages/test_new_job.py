@@ -71,6 +71,17 @@ def test_a_pasted_script_fills_the_fields(sign_in: SignIn, filled: dict[str, str
     assert list(again) == ["seen"]
 
 
+def test_another_script_keeps_nothing_of_the_first(sign_in: SignIn, filled: dict[str, str]) -> None:
+    first = "#!/bin/bash\n#SBATCH --array=0-3 --mem=64G --cpus-per-task=8\n#SBATCH -N 2 --gpus-per-node=8\nsrun x\n"
+    client = sign_in("owner")
+    fill = filling(client.post("/jobs/new/read", {**filled, "script": first}))
+    assert (fill["array"], fill["cpus_per_task"]) == ("0-3", "8")
+    form = {**filled, **fill, "cpus_per_task": "9", "script": "#!/bin/bash\n#SBATCH -N 1 --gpus-per-node=8\nsrun x\n"}
+    again = filling(client.post("/jobs/new/read", form))
+    assert (again["array"], again["memory"], again["nodes"]) == ("", "", "1")
+    assert "cpus_per_task" not in again, "a person wrote over it"
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [

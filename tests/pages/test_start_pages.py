@@ -10,7 +10,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.jobs.models import Job
+from apps.core import clock
+from apps.jobs.models import Attempt, Job
+from apps.jobs.start_models import StartPrediction
 from tests.demo_rows import DemoRows
 from tests.demo_starts import demo_starts
 
@@ -41,6 +43,19 @@ def test_a_waiting_job_says_what_it_waits_for_and_when_it_starts(sign_in: SignIn
     assert 'id="expected-start"' in live
     assert "what-if-nodes" not in live, "what someone types is not swapped away"
     assert "starts in" in sign_in("owner").get(reverse("jobs")).content.decode()
+
+
+def test_what_is_said_of_the_start_follows_the_job(sign_in: SignIn, waiting: Job) -> None:
+    address, poll = reverse("job", args=[waiting.uid]), {"HX-Request": "true"}
+    StartPrediction.objects.all().delete()
+    client = sign_in("owner")
+    assert "It has just joined the queue" in client.get(address).content.decode()
+    assert 'id="expected-start"' in client.get(address, headers=poll).content.decode()
+    Attempt.objects.filter(job=waiting).update(phase="RUNNING", started_at=clock.now())
+    Job.objects.filter(pk=waiting.pk).update(phase="RUNNING")
+    live = client.get(address, headers=poll).content.decode()
+    assert '<div id="job-start" hx-swap-oob="true"></div>' in live
+    assert "It does not wait any more." in ask(client, waiting, nodes=1, time_limit="60", partition="")
 
 
 def test_what_if_is_answered_at_once_and_nonsense_is_told(sign_in: SignIn, waiting: Job) -> None:

@@ -78,3 +78,9 @@ def test_no_pattern_takes_long() -> None:
     began = time.monotonic()
     assert not found_in("*a" * 100 + "b", "a" * 65_536)
     assert time.monotonic() - began < 0.5
+
+
+def test_a_restart_too_many_is_blamed_on_what_failed() -> None:
+    rules = parse_rules(["retry exit 75"])
+    assert decide(Failure("FAILED", "ExitCode", exit_code=75, restarts=3), rules).reason == "ExitCode"
+    assert decide(Failure("NODE_FAILED", node="p5-1", restarts=3), rules).reason == "NodeFailure"
