@@ -203,8 +203,10 @@ class ReadScript(_NewJob):
             for name, value in values.items()
             if seen.get(name, "" if name == "parts" else None) != value
         }
-        # What has left the script leaves its field too, unless a person wrote over it.
-        left = (name for name in seen if name in form.fields and name not in values and what != "cluster")
+        # What has left the script leaves its field too, unless a person wrote over it. A text that cannot be read says
+        # nothing of that.
+        knows = what != "cluster" and not problems
+        left = (name for name in seen if knows and name in form.fields and name not in values)
         changes |= {name: str(DEFAULTS.get(name, "")) for name in left if data.get(name, "") == str(seen[name])}
         upload = request.FILES.get("upload")
         if upload is not None and not data.get("name") and "name" not in values:
@@ -222,7 +224,9 @@ class ReadScript(_NewJob):
             "filled": [str(form.fields[name].label) for name in changes if name in form.fields],
         }
         response = render(request, f"{TEMPLATE}#read", context)
-        fill = changes if what == "cluster" else {**changes, "seen": json.dumps(values)}
+        fill = (
+            changes if what == "cluster" else {**changes, "seen": json.dumps(values if knows else {**seen, **values})}
+        )
         said: dict[str, Any] = {"qd:fill": fill, "qd:preview": ""}
         if what == "template":
             said["qd:lock"] = {"names": form.locked, "words": _("Fixed by the template.")}

@@ -77,7 +77,10 @@ def test_another_script_keeps_nothing_of_the_first(sign_in: SignIn, filled: dict
     fill = filling(client.post("/jobs/new/read", {**filled, "script": first}))
     assert (fill["array"], fill["cpus_per_task"]) == ("0-3", "8")
     form = {**filled, **fill, "cpus_per_task": "9", "script": "#!/bin/bash\n#SBATCH -N 1 --gpus-per-node=8\nsrun x\n"}
-    again = filling(client.post("/jobs/new/read", form))
+    slip = filling(client.post("/jobs/new/read", {**form, "script": "#!/bin/bash\n#SBATCH --nodes=two\n"}))
+    assert list(slip) == ["seen"], "a slip of the pen clears nothing"
+    assert json.loads(slip["seen"])["array"] == "0-3"
+    again = filling(client.post("/jobs/new/read", {**form, "seen": slip["seen"]}))
     assert (again["array"], again["memory"], again["nodes"]) == ("", "", "1")
     assert "cpus_per_task" not in again, "a person wrote over it"
 
