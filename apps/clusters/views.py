@@ -292,7 +292,7 @@ class _FleetForm(Page):
         """The form and what would happen."""
         kind = type_by_name(str(form["instance_type"].value() or ""))
         nodes = str(form["nodes"].value() or "")
-        count = int(nodes) if nodes.isdigit() and len(nodes) < 5 else 0
+        count = int(nodes) if nodes.isdecimal() and len(nodes) < 5 else 0
         source = str(form["source"].value() or CapacitySource.ON_DEMAND)
         reservation = form.reservations.get(str(form["reservation"].value() or ""))
         plan = plan_fleet(cluster, kind, count, source, reservation) if kind is not None and count > 0 else None

@@ -301,7 +301,7 @@ def expected_version(request: Request) -> int:
     if not header:
         raise errors.VersionRequired("send If-Match with the ETag you read, so that no one's change is lost")
     bare = header.removeprefix("W/").strip('"')
-    if not bare.isdigit():
+    if not bare.isdecimal() or len(bare) > 18:
         raise errors.StaleVersion(f"If-Match {header} is not an ETag of this portal")
     return int(bare)
 

@@ -57,6 +57,6 @@ def typed_name(request: HttpRequest, name: str) -> None:
 def posted_version(request: HttpRequest, name: str = "version") -> int:
     """The version of the object that the form was drawn with. Raises InvalidInput."""
     text = request.POST.get(name, "")
-    if not text.isdigit() or len(text) > 9:
+    if not text.isdecimal() or len(text) > 9:
         raise InvalidInput(_("The form is incomplete; reload the page."))
     return int(text)

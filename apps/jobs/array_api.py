@@ -42,9 +42,9 @@ class JobTasks(Endpoint):
         """In order, those above ``after``, at most ``limit`` (1000); ``state`` takes one state of Slurm."""
         job = job_for(actor=self.actor, may="jobs.view", uid=uid)
         after, limit = (request.query_params.get(n, d) for n, d in (("after", "-1"), ("limit", "100")))
-        if not limit.isdigit() or not 1 <= int(limit) <= MOST:
+        if not limit.isdecimal() or len(limit) > 18 or not 1 <= int(limit) <= MOST:
             raise BadQuery(f"limit: must be from 1 to {MOST}")
-        if not after.lstrip("-").isdigit():
+        if not after.removeprefix("-").isdecimal() or len(after) > 18:
             raise BadQuery("after: must be a whole number")
         state = request.query_params.get("state", "").upper()
         tasks = [t for t in tasks_of(job) if t.number > int(after) and (not state or t.state == state)]

@@ -53,7 +53,7 @@ class JobTasks(JobPage):
         chosen = [task for task in tasks if not state or task.state == state]
         pages = max(1, -(-len(chosen) // PAGE))
         number = request.GET.get("page", "1")
-        if not number.isdigit() or len(number) > 6:
+        if not number.isdecimal() or len(number) > 6:
             raise BadQuery(_("%(name)s: must be a whole number") % {"name": "page"})
         page = min(max(1, int(number)), pages)
         shown = chosen[(page - 1) * PAGE : page * PAGE]

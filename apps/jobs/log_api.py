@@ -73,7 +73,7 @@ class FirstErrorSerializer(serializers.Serializer[Any]):
 def whole(request: Request, name: str, default: int) -> int:
     """A whole number of the query. Raises BadQuery."""
     text = request.query_params.get(name, str(default))
-    if not text.isdigit() or len(text) > 18:
+    if not text.isdecimal() or len(text) > 18:
         raise BadQuery(f"{name}: must be a whole number")
     return int(text)
 

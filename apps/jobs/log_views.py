@@ -40,7 +40,7 @@ def number_in(request: HttpRequest, name: str) -> int | None:
     text = request.GET.get(name, "")
     if not text:
         return None
-    if not text.isdigit() or len(text) > 18:
+    if not text.isdecimal() or len(text) > 18:
         raise BadQuery(_("%(name)s: must be a whole number") % {"name": name})
     return int(text)
 

@@ -190,7 +190,8 @@ def hosts_in(text: str) -> int:
         for inside in re.findall(r"\[([^\]]*)\]", part):
             ends = [piece.partition("-")[::2] for piece in inside.split(",") if piece]
             count *= sum(
-                max(1, int(last) - int(first) + 1) if first.isdigit() and last.isdigit() else 1 for first, last in ends
+                max(1, int(last) - int(first) + 1) if first.isdecimal() and last.isdecimal() else 1
+                for first, last in ends
             )
         total += count
     return total

@@ -92,12 +92,12 @@ def asked_of_a_node(
     if problems:
         return tasks * cpus_per_task, memory_per_node_mib, False
     total = value_of(kept, "ntasks") or ""
-    if total.isdigit():
+    if total.isdecimal():
         tasks = max(tasks, -(-int(total) // max(1, nodes)))
     by_tres = TASK_CPUS.search(value_of(kept, "tres-per-task") or "")
     cpus = tasks * (int(by_tres[1]) if by_tres else cpus_per_task)
     least = value_of(kept, "mincpus") or ""
-    cpus = max(cpus, int(least)) if least.isdigit() else cpus
+    cpus = max(cpus, int(least)) if least.isdecimal() else cpus
     memory = memory_per_node_mib
     with suppress(ValueError):
         memory = max(memory, cpus * parse_memory(value_of(kept, "mem-per-cpu") or "0"))

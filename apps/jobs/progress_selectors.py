@@ -38,7 +38,7 @@ def task_asked(job: Job, text: str) -> int:
     if not job.array:
         return -1
     if text:
-        if not text.isdigit() or len(text) > 7:
+        if not text.isdecimal() or len(text) > 7:
             raise BadQuery(_("%(name)s: must be a whole number") % {"name": "task"})
         return int(text)
     rows = ProgressPoint.objects.filter(attempt__job=job, task__gte=0).order_by("task")

@@ -413,7 +413,7 @@ def _fill_share(
         fields["gpu_type"] = kind
     nodes = given.get("nodes")
     # Checked again where nodes are read.
-    count = int(nodes.value) if nodes is not None and nodes.value.isdigit() and int(nodes.value) > 0 else 1
+    count = int(nodes.value) if nodes is not None and nodes.value.isdecimal() and int(nodes.value) > 0 else 1
     if each_option in given or (option.name == "gpus" and "gres" in given):
         # The number for each node decides; the total must agree with it, which Slurm checks for tasks.
         return option.name == "gpus"
@@ -432,7 +432,7 @@ def _fill_by_task(value: str, given: dict[str, Option], out: SbatchReading) -> N
         count = _whole(tasks.name, tasks.value)
     elif (total := given.get("ntasks")) is not None:
         nodes = given.get("nodes")
-        share = int(nodes.value) if nodes is not None and nodes.value.isdigit() and int(nodes.value) > 0 else 1
+        share = int(nodes.value) if nodes is not None and nodes.value.isdecimal() and int(nodes.value) > 0 else 1
         count = -(-_whole(total.name, total.value) // share)
     out.fields["gpu_type"], out.fields["gpus_per_node"] = kind, each * count
     if "gpu-bind" not in given:

@@ -277,7 +277,7 @@ class TemplateVersion(Endpoint):
         template = template_for(actor=self.actor, may="templates.view", name=uid)
         version = version_for(template, number)
         asked = request.query_params.get("against", "")
-        if asked and not (asked.isdigit() and len(asked) < 9):
+        if asked and not (asked.isdecimal() and len(asked) < 9):
             raise BadQuery("against: the number of a version")
         other = version_for(template, int(asked)) if asked else template.versions.filter(number=number - 1).first()
         changes = content_changes(content_of(other), content_of(version)) if other else None

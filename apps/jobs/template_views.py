@@ -145,7 +145,7 @@ class VersionPage(Page):
         template = template_for(actor=self.actor, may="templates.view", name=name)
         version = version_for(template, number)
         asked = request.GET.get("against", "")
-        if set(request.GET) - {"against"} or (asked and not (asked.isdigit() and len(asked) < 9)):
+        if set(request.GET) - {"against"} or (asked and not (asked.isdecimal() and len(asked) < 9)):
             raise BadQuery(_("against: the number of a version"))
         other: JobTemplateVersion | None
         other = version_for(template, int(asked)) if asked else template.versions.filter(number=number - 1).first()

@@ -408,6 +408,12 @@ def test_a_limit_beyond_its_block_is_refused_with_what_fits_and_cut_on_request(
     assert (taken.status_code, taken.json()["time_limit_min"]) == (202, 250)
 
 
+@pytest.mark.parametrize("option", ["--ntasks=²", "--mincpus=²", "--nodelist=p5-[1-²]"])
+def test_a_digit_that_is_no_number_is_answered(as_user: Any, owner: Any, cluster: Any, option: str) -> None:
+    whole = {**SUBMIT, "nodes": 1, "gpus_per_node": 0, "gpu_type": "", "slurm_options": [option]}
+    assert as_user(owner).send("POST", "jobs/preview", whole).status_code in (200, 422)
+
+
 @pytest.mark.parametrize("gpus", [0, 1])
 @pytest.mark.parametrize("member", ["nodes", "gpus_per_node", "time_limit_min", "cpus_per_task", "memory_per_node_mib"])
 def test_a_size_of_any_length_is_refused_by_its_name(

@@ -164,7 +164,9 @@ def test_a_template_is_retired_as_it_was_read(as_user: Any, lead: Any, made: Any
     assert JobTemplate.objects.get(name="sweep").is_enabled
     answer = client.send("POST", "templates/sweep/retire", {}, If_Match=changed["ETag"])
     assert (answer.status_code, answer.json()["is_enabled"]) == (200, False)
-    assert client.send("POST", "templates/sweep/offer", {}, If_Match=changed["ETag"]).status_code == 412
+    for stale in (changed["ETag"], '"²"', f'"{"9" * 5000}"'):
+        assert client.send("POST", "templates/sweep/offer", {}, If_Match=stale).status_code == 412, stale
+    assert client.send("GET", "templates/sweep/versions/2?against=²").status_code == 400
     assert client.send("POST", "templates/sweep/offer", {}, If_Match=answer["ETag"]).json()["is_enabled"] is True
 
 

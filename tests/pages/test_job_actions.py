@@ -117,7 +117,11 @@ def test_the_tasks_of_an_array(sign_in: SignIn, site: DemoRows) -> None:
     assert "task 9 is ended and runs again when the others of this attempt have ended" in shown
     failed = client.get(f"/jobs/{job.uid}/tasks?state=FAILED").content.decode()
     assert "1 task" in failed
-    assert client.get(f"/jobs/{job.uid}/tasks?page=x").status_code == 400
+    # Only some of what Unicode calls a digit is a number.
+    for wrong in ("tasks?page=x", "tasks?page=²", "metrics?task=²"):
+        assert client.get(f"/jobs/{job.uid}/{wrong}").status_code == 400, wrong
+    for wrong in ("tasks?limit=²", f"tasks?limit={'9' * 5000}", "tasks?after=--5", "logs?from=²", "progress?task=²"):
+        assert client.get(f"/api/v1/jobs/{job.uid}/{wrong}").status_code == 400, wrong
     # Each task's last step stands in the table and leads to its curves.
     assert f'/jobs/{job.uid}/metrics?task=9">1,000</a>' in text
     page = client.get(f"/jobs/{job.uid}/metrics?task=9").content.decode()
