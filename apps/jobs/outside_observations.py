@@ -15,7 +15,6 @@ from apps.audit.models import Event
 from apps.audit.services import event, events
 from apps.checkpoints.models import CheckpointSeries
 from apps.clusters.models import Cluster, Node
-from apps.clusters.states import NodePhase
 from apps.core import clock, ids, units
 from apps.core.said import said
 from apps.core.states import move
@@ -25,8 +24,9 @@ from apps.costs.states import Unit
 from apps.jobs.charges import LIMIT_GRACE
 from apps.jobs.models import Attempt, Job
 from apps.jobs.observations import job_end
+from apps.jobs.outside_prices import cost_of_row, places_of, priced_nodes, share_of_row
 from apps.jobs.outside_selectors import Owner, outsiders_by_number
-from apps.jobs.pricing import cost_of, node_price_on, price_on
+from apps.jobs.pricing import price_on
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.queue_observations import UNFINISHED
 from apps.jobs.rules import end_of
@@ -63,11 +63,7 @@ def outsiders_adopt(cluster: Cluster, found: Sequence[tuple[QueueEntry, Owner]])
     for row, owner in found:
         groups[_key(row)].append((row, owner))
     known = outsiders_by_number(cluster, groups)
-    nodes = list(
-        Node.objects.filter(cluster=cluster)
-        .exclude(phase=NodePhase.GONE)
-        .select_related("fleet__reservation", "group__reservation")
-    )
+    nodes = priced_nodes(cluster)
     by_name = {node.name: node for node in nodes}
     jobs: list[Job] = []
     attempts: list[Attempt] = []
@@ -129,8 +125,8 @@ def _job(
     usd_per_node_hour = Decimal(0)
     bare = next((r for r in rows if not r.gpus and r.cpus), None)
     if bare is not None:
-        each = max(1, bare.node_count)
-        share = node_price_on(cluster, on or nodes, cpus=-(-bare.cpus // each), memory_mib=bare.memory_mib // each)
+        # What is shown while it waits; each row is charged by what it holds.
+        share = share_of_row(cluster, bare, nodes)
         usd_per_node_hour = share[0] if share is not None else usd_per_node_hour
         source = share[1] if share is not None and not gpus else source
     uid = ids.new_uid("job")
@@ -200,6 +196,9 @@ def outsider_running(attempt: Attempt) -> None:
     rows = _rows(attempt)
     started = min((r.started_at for r in rows if r.started_at is not None), default=clock.now())
     job = attempt.job
+    bare = next((r for r in rows if r.started_at is not None and not r.gpus and r.cpus), None)
+    share = share_of_row(job.cluster, bare, places_of(bare)) if bare is not None else None
+    rate = job.usd_per_node_hour if share is None else share[0]
     with transaction.atomic():
         columns: dict[str, Any] = {
             "started_at": started,
@@ -209,7 +208,8 @@ def outsider_running(attempt: Attempt) -> None:
         }
         move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.RUNNING, observed_at=clock.now(), **columns)
         if job.phase == JobPhase.QUEUED:
-            move(job, JOB_TRANSITIONS, JobPhase.RUNNING, started_at=job.started_at or started)
+            seen = {"started_at": job.started_at or started, "usd_per_node_hour": rate}
+            move(job, JOB_TRANSITIONS, JobPhase.RUNNING, **seen)
 
 
 def outsider_requeued(attempt: Attempt) -> None:
@@ -284,7 +284,10 @@ def outsiders_wait(rows: Sequence[QueueEntry]) -> int:
 
 
 def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
-    """Charge what a row's job held of GPUs up to an instant; the USD. The same span twice charges nothing."""
+    """Charge what a row's job held of GPUs, or without any of its nodes, up to an instant; the USD.
+
+    The same span twice charges nothing.
+    """
     attempt = row.attempt
     assert attempt is not None
     assert row.started_at is not None
@@ -294,7 +297,7 @@ def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
         return Decimal(0)
     most = row.started_at + timedelta(minutes=row.time_limit_min) + LIMIT_GRACE if row.time_limit_min else until
     seconds = max(0.0, (min(until, most) - start).total_seconds())
-    hours, usd = cost_of(job, row.gpus, seconds, row.node_count or job.nodes)
+    hours, usd = cost_of_row(job, row, seconds)
     usd = ledger.exact(usd)
     with transaction.atomic():
         # Charging and remembering how far is one commit: a crash repeats neither.
@@ -302,6 +305,9 @@ def outsider_charge(row: QueueEntry, until: datetime) -> Decimal:
             charged_until_at=max(until, row.charged_until_at or until)
         )
         if changed != 1:
+            return Decimal(0)
+        if not hours and not usd:
+            # Nobody knows a price of it.
             return Decimal(0)
         ledger.month_open(job.team)
         before = standing_of(job.team, Unit.USD).free

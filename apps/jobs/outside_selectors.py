@@ -181,12 +181,14 @@ def rows_to_charge(cluster: Cluster, until: datetime, every_s: float, limit: int
     end_differs |= Q(ended_at__isnull=True, charged_until_at__lt=F("gone_at"))
     rows = QueueEntry.objects.filter(
         running | (over & end_differs),
-        Q(gpus__gt=0) | Q(attempt__job__usd_per_node_hour__gt=0),
+        Q(gpus__gt=0) | Q(cpus__gt=0) | Q(attempt__job__usd_per_node_hour__gt=0),
         cluster=cluster,
         started_at__isnull=False,
         attempt__job__origin=JobOrigin.OUTSIDE,
     )
-    return list(rows.select_related("attempt__job__team").order_by("pk")[:limit])
+    return list(
+        rows.select_related("attempt__job__team", "attempt__job__cluster__account", "cluster").order_by("pk")[:limit]
+    )
 
 
 def rows_of_ended(cluster: Cluster) -> QuerySet[QueueEntry]:

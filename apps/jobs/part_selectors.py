@@ -10,8 +10,8 @@ from decimal import Decimal
 from django.db.models import QuerySet
 
 from apps.jobs.models import Attempt, Job
+from apps.jobs.outside_prices import cost_of_row
 from apps.jobs.part_rules import Part, parts_of
-from apps.jobs.pricing import cost_of
 from apps.jobs.queue_models import QueueEntry
 from apps.jobs.rules import is_final_state
 from apps.jobs.states import JobOrigin
@@ -59,7 +59,7 @@ def _rows(job: Job) -> QuerySet[QueueEntry]:
 
 
 def parts_shown(job: Job) -> list[PartRow]:
-    """Every part in order; empty for an ordinary job. Two queries."""
+    """Every part in order; empty for an ordinary job. Two queries, and for one from outside those of prices."""
     rows = [row for row in _rows(job).select_related("attempt") if row.het_offset is not None]
     if not job.parts:
         return [_of_outside(job, row) for row in sorted(rows, key=lambda row: row.het_offset or 0) if row.het_id]
@@ -124,6 +124,6 @@ def _of_outside(job: Job, row: QueueEntry) -> PartRow:
         gpus=row.gpus,
         gpu_type=job.gpu_type,
         time_limit_min=row.time_limit_min or 0,
-        usd=cost_of(job, row.gpus, seconds, row.node_count or job.nodes)[1],
+        usd=cost_of_row(job, row, seconds)[1],
     )
     return _seen(asked, row)

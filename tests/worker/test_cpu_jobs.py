@@ -15,7 +15,9 @@ from apps.core import clock
 from apps.costs.selectors import ledger_check, standing_of
 from apps.costs.states import Unit
 from apps.jobs.models import Job
+from apps.jobs.part_selectors import parts_shown
 from apps.jobs.pricing import asked_of_a_node
+from apps.jobs.queue_models import QueueEntry
 from apps.jobs.selectors import job_sums
 from apps.jobs.services import job_preview, job_submit
 from tests.conftest import actor_of
@@ -143,6 +145,55 @@ def test_one_from_outside_pays_the_same(place: Cluster, team: Any, owner: Any, b
     outside.follow(place.uid)
     whole = Job.objects.get(name="ssh-8")
     assert whole.usd_per_node_hour == pytest.approx(each, rel=Decimal("0.0001"))
+
+
+@pytest.mark.parametrize("is_seen_waiting", [False, True])
+def test_one_from_outside_pays_what_it_holds_and_not_what_it_waited_for(
+    place: Cluster, team: Any, owner: Any, bare: Any, is_seen_waiting: bool
+) -> None:
+    """Slurm tells one CPU of a waiting job with --exclusive and all of the node's once it runs."""
+    each = usd_of_a_node(team, owner, place, bare)
+    entry = row(place, 7, gpus=0, node_count=1, cpus=1, memory_mib=0)
+    if is_seen_waiting:
+        outside.follow(place.uid)
+        assert Job.objects.get(name="ssh-7").usd_per_node_hour < each / 100
+    run(place, entry, hours=2, cpus=192, nodes=["p5-1"])
+    outside.follow(place.uid)
+    assert spent(team) == pytest.approx(2 * each, rel=Decimal("0.001"))
+    job = Job.objects.get(name="ssh-7")
+    assert job.usd_per_node_hour == pytest.approx(each, rel=Decimal("0.0001"))
+    # What is told of it later counts from then on.
+    QueueEntry.objects.filter(pk=entry.pk).update(cpus=96, ended_at=clock.now() + timedelta(hours=1), state="COMPLETED")
+    outside.follow(place.uid)
+    assert spent(team) == pytest.approx(each * Decimal("2.5"), rel=Decimal("0.001"))
+
+
+@pytest.mark.parametrize("cpus", [(1, 192), (192, 1), (0, 192)])
+def test_each_part_from_outside_pays_its_own_share(
+    place: Cluster, team: Any, owner: Any, bare: Any, cpus: tuple[int, int]
+) -> None:
+    each = usd_of_a_node(team, owner, place, bare)
+    for offset, count in enumerate(cpus):
+        kept = {"het_id": "100", "het_offset": offset, "node_count": 1}
+        # A part with GPUs beside one without pays by its GPUs.
+        entry = row(place, 100 + offset, gpus=0 if count else 8, cpus=count or 192, memory_mib=0, **kept)
+        run(place, entry, hours=2, nodes=[f"p5-{offset + 1}"])
+    outside.follow(place.uid)
+    shares = [Decimal(count or 192) / 192 for count in cpus]
+    assert spent(team) == pytest.approx(2 * each * sum(shares), rel=Decimal("0.001"))
+    shown = parts_shown(Job.objects.get(name="ssh-100"))
+    assert [part.usd for part in shown] == [pytest.approx(2 * each * share, rel=Decimal("0.001")) for share in shares]
+    assert ledger_check().is_balanced
+
+
+def test_one_from_outside_on_nodes_of_no_known_price_costs_nothing(place: Cluster, team: Any) -> None:
+    Node.objects.update(gpus=0, gpu_type="", instance_type="")
+    entry = row(place, 7, gpus=0, cpus=96, memory_mib=0)
+    run(place, entry, hours=2)
+    outside.follow(place.uid)
+    assert spent(team) == 0
+    entry.refresh_from_db()
+    assert entry.charged_until_at is not None
 
 
 def test_options_count_for_what_is_asked_of_a_node() -> None:
