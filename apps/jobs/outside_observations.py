@@ -208,7 +208,7 @@ def outsider_running(attempt: Attempt) -> None:
         }
         move(attempt, ATTEMPT_TRANSITIONS, AttemptPhase.RUNNING, observed_at=clock.now(), **columns)
         if job.phase == JobPhase.QUEUED:
-            seen = {"started_at": job.started_at or started, "usd_per_node_hour": rate}
+            seen: dict[str, Any] = {"started_at": job.started_at or started, "usd_per_node_hour": rate}
             move(job, JOB_TRANSITIONS, JobPhase.RUNNING, **seen)
 
 

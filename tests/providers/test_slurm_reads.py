@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.providers.slurm_answers import Server, old_job
+from tests.providers.slurm_answers import Server, old_job, request
 from worker.providers import errors as e
 from worker.providers import values as v
 from worker.providers.slurm import bulk
@@ -198,6 +198,42 @@ def test_instants_are_told_by_our_clock_and_asked_by_slurms() -> None:
     assert scheduler.jobs_by_comment("uid", datetime.fromtimestamp(now - 200, tz=UTC)) == (job,)
     asked = server.requests[-1].url.params["start_time"]
     assert abs(int(asked.removeprefix("uts")) - (now + 900 - 260)) <= 1
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -900, 2])
+@pytest.mark.parametrize(
+    ("version", "option", "after_s"),
+    [
+        ("v0.0.42", "--begin=now+1hour", 3600),
+        ("v0.0.42", "--deadline=now+5hours", 5 * 3600),
+        ("v0.0.42", "--begin=2040-01-01T00:00:00Z", None),
+        ("v0.0.38", "--begin=now+1hour", 3600),
+    ],
+)
+def test_the_instants_of_a_submit_are_said_by_slurms_clock(
+    version: str, option: str, after_s: int | None, ahead_s: int
+) -> None:
+    now = int(time.time())
+    wanted = now + after_s if after_s is not None else int(datetime(2040, 1, 1, tzinfo=UTC).timestamp())
+    wanted += ahead_s if ahead_s != 2 else 0
+    told = {"statistics": {"req_time": now + ahead_s}}
+    part = v.SubmitPart("", "gpu", 1, 8, "h100", 1, 4, 1000, 30, options=(option,))
+    for given in (request(options=(option,)), request(parts=(part,))):
+        server = Server(version, diag=told)
+        server.routes["job/submit"] = {"job_id": 7}
+        server.scheduler().submit(given)
+        sent = server.bodies[-1]
+        job = sent["jobs"][1] if given.parts else sent["job"]
+        found = job.get("begin_time") or job["deadline"]
+        found = found["number"] if isinstance(found, dict) else int(str(found).removeprefix("uts"))
+        assert abs(found - wanted) <= 2
+
+
+def test_a_submit_without_instants_does_not_ask_for_the_time() -> None:
+    server = Server("v0.0.42", diag={"statistics": {"req_time": int(time.time()) + 3600}})
+    server.routes["job/submit"] = {"job_id": 7}
+    server.scheduler().submit(request(options=("--qos=long",)))
+    assert ("GET", "diag") not in server.asked
 
 
 @pytest.mark.parametrize("told", [{}, {"statistics": {"req_time": 3}}, {"errors": [{"error": "x"}]}])

@@ -98,20 +98,23 @@ def _warned(request: v.SubmitRequest) -> v.SubmitRequest:
     return request
 
 
-def submit(request: v.SubmitRequest, version: str) -> Mapping[str, Any]:
-    """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run."""
+def submit(request: v.SubmitRequest, version: str, ahead_s: int = 0) -> Mapping[str, Any]:
+    """The body of a submit in this REST version. Raises InvalidRequest for what no Slurm would run.
+
+    ``ahead_s`` is by how much Slurm's clock is ahead of ours, for its options that are an instant.
+    """
     _check(request)
     if request.parts and request.array:
         raise _refuse("a heterogeneous job cannot be an array")
     if version == OLD:
         request = _warned(request)
-    job = _job(request, version)
+    job = _job(request, version, ahead_s)
     if not request.parts:
         return {"script": request.script, "job": job}
     parts = [_of_part(request, part, version) for part in request.parts]
     for part in parts:
         _check(part)
-    return {"script": request.script, "jobs": [job, *(_job(part, version) for part in parts)]}
+    return {"script": request.script, "jobs": [job, *(_job(part, version, ahead_s) for part in parts)]}
 
 
 def _of_part(request: v.SubmitRequest, part: v.SubmitPart, version: str) -> v.SubmitRequest:
@@ -137,7 +140,7 @@ def _of_part(request: v.SubmitRequest, part: v.SubmitPart, version: str) -> v.Su
     )
 
 
-def _job(request: v.SubmitRequest, version: str) -> dict[str, Any]:
+def _job(request: v.SubmitRequest, version: str, ahead_s: int) -> dict[str, Any]:
     """What is asked for, without the script."""
     old = version == OLD
     environment = _environment(request)
@@ -187,7 +190,7 @@ def _job(request: v.SubmitRequest, version: str) -> dict[str, Any]:
             job["memory_per_node"] = _set(request.memory_per_node_mib)
         if request.excluded_nodes:
             job["excluded_nodes"] = list(request.excluded_nodes)
-    options.apply(job, request.options, version)
+    options.apply(job, request.options, version, ahead_s)
     return job
 
 

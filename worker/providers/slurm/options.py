@@ -122,12 +122,27 @@ _MAIL: Final = {
 _UNITS: Final = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
-def apply(job: Job, options: Sequence[str], version: str) -> None:
-    """Put options into the ``job`` of a submit in this REST version. Raises InvalidRequest naming the option."""
+#: Options that are an instant, which Slurm compares with its own clock.
+_INSTANTS: Final = ("begin", "deadline")
+
+
+def has_instants(options: Sequence[str]) -> bool:
+    """Whether any of these options says a time of the day or so long from now."""
+    return any(text.removeprefix("--").partition("=")[0] in _INSTANTS for text in options)
+
+
+def apply(job: Job, options: Sequence[str], version: str, ahead_s: int = 0) -> None:
+    """Put options into the ``job`` of a submit in this REST version. Raises InvalidRequest naming the option.
+
+    ``ahead_s`` is by how much Slurm's clock is ahead of ours: instants are said by its clock.
+    """
     for text in options:
         name, equals, value = text.removeprefix("--").partition("=")
         is_forgotten = name == "cores-per-socket" or (name == "extra-node-info" and ":" in value)
         try:
+            # A deadline of the oldest version is text, which Slurm reads by its own clock.
+            if ahead_s and name in _INSTANTS and (name, version) != ("deadline", OLD):
+                value = f"uts{instant(value) + ahead_s}"
             if is_forgotten and version in FORGETS_CORES:
                 done = False
             else:
@@ -241,6 +256,8 @@ def instant(text: str, now: datetime | None = None) -> int:
     Times without a zone are the portal's, UTC. Raises ValueError.
     """
     at = now or datetime.now(tz=UTC)
+    if seconds := re.fullmatch(r"uts([0-9]{1,12})", text):
+        return int(seconds[1])
     match = re.fullmatch(r"now(?:\+(\d+)([a-z]*))?", text)
     if match is not None:
         unit = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[match[2][:1] if match[2] else ""]

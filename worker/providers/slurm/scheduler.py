@@ -16,6 +16,7 @@ from worker.providers.slurm import decode, encode
 from worker.providers.slurm import errors as se
 from worker.providers.slurm.bulk import BulkReader
 from worker.providers.slurm.node_reader import NodeReader
+from worker.providers.slurm.options import has_instants
 from worker.providers.slurm.rest import Params, Rest
 from worker.providers.slurm.server_clock import ServerClock
 from worker.providers.slurm.versions import CAN_REQUEUE, SILENT_KILLS, VERSIONS
@@ -217,7 +218,10 @@ class SlurmScheduler:
         Where the site lets jobs beyond a partition's limits wait (EnforcePartLimits=NO), the job exists and the
         receipt's warnings say what Slurm said.
         """
-        payload = encode.submit(request, self._rest.version)
+        options = [*request.options, *(option for part in request.parts for option in part.options)]
+        if has_instants(options):
+            self._clock.check()
+        payload = encode.submit(request, self._rest.version, self._clock.ahead_s)
         body = self._rest.call("POST", encode.submit_path("{v}"), about="submit", body=payload).body
         try:
             made = decode.number(body.get("job_id"))

@@ -54,6 +54,11 @@ class ServerClock:
         """The present by Slurm's clock, as exactly as it was told."""
         return datetime.fromtimestamp(int(time.time() + self._measured_s), tz=UTC)
 
+    @property
+    def ahead_s(self) -> int:
+        """By how many seconds Slurm's clock is ahead of ours, below zero behind; 0 where that is hardly anything."""
+        return self._offset_s
+
     def theirs(self, instant: datetime) -> datetime:
         """An instant of our clock by Slurm's."""
         return instant + timedelta(seconds=self._offset_s)
