@@ -128,7 +128,7 @@ def test_a_node_shows_gpus_findings_and_what_is_missing(sign_in: SignIn, more: D
     assert "llama-70b-pretrain" in running
     hidden = sign_in("outsider").get(f"/jobs/on-node/{more.nodes['p5-main-1'].uid}").content.decode()
     assert "llama" not in hidden
-    assert "1 more job of another team." in hidden
+    assert "2 more jobs of other teams." in hidden
 
 
 def test_a_drain_needs_a_reason_and_a_right(sign_in: SignIn, more: DemoRows) -> None:

@@ -47,7 +47,9 @@ class Server:
         return found
 
     def scheduler(self, **changes: Any) -> SlurmScheduler:
-        access = v.SchedulerAccess("http://slurm.test:6820/", "owner", changes.pop("token", "a.b.c"), 2.0)
+        access = v.SchedulerAccess(
+            "http://slurm.test:6820/", "owner", changes.pop("token", "a.b.c"), changes.pop("timeout_s", 30.0)
+        )
         return SlurmScheduler(access, transport=httpx2.MockTransport(self), **changes)
 
 

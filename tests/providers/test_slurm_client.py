@@ -113,7 +113,7 @@ def test_an_answer_that_drips_ends_at_the_deadline() -> None:
                 time.sleep(0.1)
                 yield b" "
 
-    scheduler = Server(nodes=lambda _: httpx2.Response(200, stream=Drip())).scheduler()
+    scheduler = Server(nodes=lambda _: httpx2.Response(200, stream=Drip())).scheduler(timeout_s=2.0)
     began = time.monotonic()
     with pytest.raises(e.Unavailable, match="within 2 s"):
         scheduler.nodes()
@@ -341,7 +341,7 @@ def test_scontrols_words_are_typed(words: str, kind: type[e.ProviderError]) -> N
 
 def test_a_scontrol_that_hangs_or_is_missing_is_unavailable() -> None:
     with pytest.raises(e.Unavailable, match="within 2 s"):
-        Server("v0.0.38").scheduler(scontrol=["/bin/sh", "-c", "exec sleep 30"]).requeue("12")
+        Server("v0.0.38").scheduler(scontrol=["/bin/sh", "-c", "exec sleep 30"], timeout_s=2.0).requeue("12")
     with pytest.raises(e.Unavailable, match="cannot run"):
         Server("v0.0.38").scheduler(scontrol=["/nonexistent/scontrol"]).requeue("12")
 
