@@ -9,6 +9,18 @@ from django.urls import reverse
 from tests.demo_rows import DemoRows
 
 KINDS = ("pcs", "eks", "hyperpod-slurm", "hyperpod-eks", "parallelcluster")
+#: Addresses among the places that answer a part of a page, or a file.
+FRAGMENTS = {
+    "template-row",
+    "jobs-nobodys",
+    "jobs-limits",
+    "jobs-on-cluster",
+    "jobs-on-node",
+    "health-node-grid",
+    "fleets-burn",
+    "audit-chain",
+}
+FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 #: (URL name, what of the demo site it is about, who may open it).
 #: Everyone: any role. Team: only who sees team nlp. Keepers: its leads and admins. Operators, admins: platform roles.
 PLACES: tuple[tuple[str, str, str], ...] = (

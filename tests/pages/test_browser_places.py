@@ -11,14 +11,11 @@ import pytest
 from tests.browser_kit import axe, browser, chromium, person
 from tests.demo_more import demo_more
 from tests.demo_rows import PASSWORD, demo_rows
-from tests.pages.places import PLACES, address
+from tests.pages.places import FILES, FRAGMENTS, PLACES, address
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not chromium(), reason="needs Chromium")]
 # Playwright keeps an event loop in this thread; Django would take our plain ORM calls for async ones.
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-PARTS = {"jobs-on-cluster", "jobs-on-node", "jobs-nobodys", "jobs-limits"}
-PARTS |= {"health-node-grid", "fleets-burn", "audit-chain"}
-FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def paths(rows: Any) -> list[str]:
     # The forms of adoption differ in one field's help.
     alike = {("cluster-adopt", about) for name, about, _who in PLACES if name == "cluster-adopt"}
     alike -= {("cluster-adopt", "kind:pcs")}
-    wanted = [(name, about) for name, about, _who in PLACES if name not in PARTS | FILES]
+    wanted = [(name, about) for name, about, _who in PLACES if name not in FRAGMENTS | FILES]
     pages = [address(rows, name, about) for name, about in wanted if (name, about) not in alike]
     more = ["/quotas?edit=nlp", "/health?metric=temperature", "/catalog/compare?type=p5.48xlarge&type=p6-b300.48xlarge"]
     return [*pages, *more, f"/fleets/{rows.fleets['p5-burst'].uid}", "/admin/", "/admin/quotas/quota/"]

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from tests.demo_rows import DemoRows
-from tests.pages.places import PLACES, address
+from tests.pages.places import FILES, FRAGMENTS, PLACES, address
 from tests.pages.test_markup import scan
 
 SignIn = Callable[..., Client]
@@ -23,17 +23,6 @@ MAY = {
     "admins": {"admin"},
 }
 PEOPLE = ("outsider", "member", "owner", "lead", "operator", "admin")
-FRAGMENTS = {
-    "template-row",
-    "jobs-nobodys",
-    "jobs-limits",
-    "jobs-on-cluster",
-    "jobs-on-node",
-    "health-node-grid",
-    "fleets-burn",
-    "audit-chain",
-}
-FILES = {"gpus-csv", "ledger-csv", "audit-csv"}
 
 
 @pytest.mark.parametrize(("name", "about", "who"), PLACES, ids=[f"{p[0]}-{p[1]}" for p in PLACES])
