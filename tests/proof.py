@@ -63,7 +63,7 @@ class Proof:
             code, text = done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:
             code, text = 124, (late.stdout or b"").decode(errors="replace") + f"\nnot done after {limit_s:.0f} s"
-        (self.scratch / f"{name}.log").write_text(text)
+        (self.scratch / (re.sub(r"[^\w ,.-]", "-", name) + ".log")).write_text(text)
         if code:
             print("\n".join("      " + line for line in text.splitlines()[-15:]))
         return code, text, time.monotonic() - began
