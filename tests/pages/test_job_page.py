@@ -72,6 +72,7 @@ def test_it_polls_until_settled_and_then_stops(sign_in: SignIn, running: Any, si
 
 def test_stale_data_is_shown_with_its_age(sign_in: SignIn, running: Any) -> None:
     client = sign_in("owner")
+    type(running.cluster).objects.filter(pk=running.cluster_id).update(queue_read_at=clock.now())
     assert "from slurm" not in page(client, running).split('id="job-poll"')[1].split("</div>")[0]
     type(running.cluster).objects.filter(pk=running.cluster_id).update(queue_read_at=clock.now() - timedelta(minutes=5))
     text = page(client, running)
