@@ -83,13 +83,6 @@ def out_of_range(problems: Sequence[FieldProblem]) -> bool:
     return any(problem.code == "out-of-range" for problem in problems)
 
 
-def takes_whole_nodes(options: Sequence[str]) -> list[str]:
-    """The options by which a job shares its nodes with nobody."""
-    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system, too.
-    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
-    return ["exclusive", *whole] if value_of(options, "exclusive") in ("", "topo") else whole
-
-
 def check_kept_options(spec: JobSpec) -> list[FieldProblem]:
     """Options that would take more than is held for."""
     options, problems = check_options(spec.slurm_options)

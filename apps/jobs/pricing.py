@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from apps.jobs.models import Job
 
 _SIX = Decimal("0.000001")
-#: Options by which Slurm gives a job whole nodes, whatever it asks of them.
-_WHOLE = ("core-spec", "thread-spec")
 #: The CPUs of a task in ``--tres-per-task``, which Slurm takes instead of those that the job says.
 TASK_CPUS = re.compile(r"(?:^|,)cpu[:=]([0-9]{1,9})", re.IGNORECASE)
 
@@ -101,8 +99,14 @@ def asked_of_a_node(
     memory = memory_per_node_mib
     with suppress(ValueError):
         memory = max(memory, cpus * parse_memory(value_of(kept, "mem-per-cpu") or "0"))
-    is_whole = value_of(kept, "exclusive") in ("", "topo") or any(value_of(kept, n) is not None for n in _WHOLE)
-    return cpus, memory, is_whole
+    return cpus, memory, bool(takes_whole_nodes(kept))
+
+
+def takes_whole_nodes(options: Sequence[str]) -> list[str]:
+    """The options by which a job shares its nodes with nobody."""
+    # Slurm gives whole nodes to whoever sets cores or threads of them aside for the system, too.
+    whole = [name for name in ("core-spec", "thread-spec") if value_of(options, name) is not None]
+    return ["exclusive", *whole] if value_of(options, "exclusive") in ("", "topo") else whole
 
 
 def share_price(cluster: Cluster, shape: Shape, nodes: Sequence[Node]) -> tuple[Decimal, str] | None:

@@ -29,7 +29,6 @@ from apps.jobs.checks import (
     check_rights,
     limit_that_fits,
     out_of_range,
-    takes_whole_nodes,
     too_long_for_block,
     trimmed_words,
 )
@@ -40,7 +39,7 @@ from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.part_checks import check_parts
 from apps.jobs.part_rules import Part
 from apps.jobs.permissions import can_submit_job
-from apps.jobs.pricing import price_on, share_price
+from apps.jobs.pricing import price_on, share_price, takes_whole_nodes
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import check_script, hold_for
 from apps.jobs.sbatch import check_options, refused_by_release, value_of

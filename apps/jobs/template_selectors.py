@@ -10,11 +10,10 @@ from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem, NotFound
-from apps.jobs.checks import takes_whole_nodes
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_rules import FIELD_OF
 from apps.jobs.permissions import can_manage_template
-from apps.jobs.pricing import TASK_CPUS
+from apps.jobs.pricing import TASK_CPUS, takes_whole_nodes
 from apps.jobs.retry_rules import TEAM, TEMPLATE, parse_rules
 from apps.jobs.sbatch import check_options, kept_options
 from apps.jobs.selectors import jobs_visible_to
