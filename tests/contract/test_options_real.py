@@ -105,22 +105,7 @@ class OptionsContract:
         work = Path(str(lab.description["work_dir"]))
         script = "#!/bin/bash\ntrap 'echo warned > warned.txt' USR1\nfor i in $(seq 40); do sleep 1; done\n"
         scheduler = lab.scheduler()
-        request = v.SubmitRequest(
-            script=script,
-            name="warned",
-            comment="",
-            partition="",
-            nodes=1,
-            gpus_per_node=1,
-            gpu_type="",
-            tasks_per_node=1,
-            cpus_per_task=1,
-            memory_per_node_mib=0,
-            time_limit_min=1,
-            working_directory=str(work),
-            environment={},
-            options=("--signal=B:USR1@55",),
-        )
+        request = request_of(work, script, "--signal=B:USR1@55")
         job = scheduler.submit(request).scheduler_id
         until("the warning", (work / "warned.txt").exists, 40)
         assert scheduler.job(job).state == "RUNNING"
@@ -132,6 +117,26 @@ class OptionsContract:
         told = set(re.findall(r"^\s+(?:-\w, |\s+)--([a-z][a-z-]+)", text, re.MULTILINE))
         assert len(told) > 60
         assert told - NAMES == set()
+
+
+def request_of(work: Path, script: str, option: str) -> v.SubmitRequest:
+    """A job of one task on one CPU of one node."""
+    return v.SubmitRequest(
+        script=script,
+        name="option",
+        comment="",
+        partition="",
+        nodes=1,
+        gpus_per_node=1,
+        gpu_type="",
+        tasks_per_node=1,
+        cpus_per_task=1,
+        memory_per_node_mib=0,
+        time_limit_min=1,
+        working_directory=str(work),
+        environment={"PATH": "/usr/bin:/bin"},
+        options=(option,) if option else (),
+    )
 
 
 def script_of(option: str) -> str:
@@ -201,6 +206,19 @@ class TestOptions2205(OptionsContract):
     def lab(cls) -> Iterator[RealSlurm]:
         with real_slurm_lab(nodes=2) as lab:
             yield lab
+
+    def test_more_tasks_than_cpus_run_in_a_step(self, lab: RealSlurm) -> None:
+        """What REST has no member for here reaches the steps by their environment; without it they are refused."""
+        work, scheduler = Path(str(lab.description["work_dir"])), lab.scheduler()
+        told = {}
+        for option in ("", "--overcommit"):
+            script = "#!/bin/bash\nsrun --immediate=5 -n 3 echo ran > over.out 2>&1\nmv over.out over.txt\nsleep 60\n"
+            job = scheduler.submit(request_of(work, script, option)).scheduler_id
+            until("the step to end", (work / "over.txt").exists, 40)
+            told[option] = (work / "over.txt").read_text().splitlines().count("ran")
+            scheduler.cancel(job)
+            (work / "over.txt").unlink()
+        assert told == {"": 0, "--overcommit": 3}
 
 
 @needs("24.11")
