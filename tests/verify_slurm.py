@@ -128,7 +128,8 @@ def stage_life(proof: Proof) -> None:
     run_tests(
         proof,
         "the same story on real Slurm; limits and who is who with slurmdbd",
-        f"-m real_slurm tests/flows {' '.join(_real(proof))}",
+        # The examples with PyTorch have a stage of their own in make test.
+        f"-m real_slurm --ignore=tests/flows/test_torch.py tests/flows {' '.join(_real(proof))}",
         "as told",
         1800,
     )
@@ -192,7 +193,7 @@ STAGES: dict[str, Stage] = {
 
 def main() -> Any:
     """Run the stages."""
-    return prove("Prove what is said of Slurm.", STAGES)
+    return prove("Prove what is said of Slurm.", STAGES, need_tests=frozenset(STAGES))
 
 
 if __name__ == "__main__":
