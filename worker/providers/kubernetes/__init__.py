@@ -1,1 +1,1 @@
-"""Kubernetes: workloads written as objects, manifests of people, Kueue's objects, and what the cluster says in words."""
+"""Kubernetes: workloads as objects, manifests of people, Kueue's objects, and what a cluster says in words."""

@@ -49,7 +49,7 @@ def resources(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def _shm(spec: WorkloadSpec) -> dict[str, Any] | None:
-    """/dev/shm in memory: what it holds counts as the pod's memory, so half of that unless asked otherwise."""
+    """The pod's shared memory: what it holds counts as the pod's memory, so half unless asked otherwise."""
     size = spec.shm_mib
     if size is None:
         size = spec.memory_mib // 2 if spec.gpus_per_node else 0
@@ -66,14 +66,15 @@ def volumes(spec: WorkloadSpec) -> tuple[list[dict[str, Any]], list[dict[str, An
     mounts: list[dict[str, Any]] = []
     if shm := _shm(spec):
         found.append(shm)
-        mounts.append({"name": _SHM, "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+        mounts.append({"name": _SHM, "mountPath": "/dev/shm"})  # noqa: S108
     if start.needs_files(spec):
         found.append({"name": _FILES, "configMap": {"name": object_name(spec.uid), "defaultMode": 0o555}})
         mounts.append({"name": _FILES, "mountPath": start.FOLDER, "readOnly": True})
-    claims = {claim: f"claim-{number}" for number, claim in enumerate(dict.fromkeys(m.claim for m in spec.mounts))}
-    found += [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in claims.items()]
-    for mount in spec.mounts:
-        row: dict[str, Any] = {"name": claims[mount.claim], "mountPath": mount.path}
+    for number, mount in enumerate(spec.mounts):
+        # A volume each, for in a TrainJob's patches the mounts are told apart by their volume.
+        name = f"claim-{number}"
+        found.append({"name": name, "persistentVolumeClaim": {"claimName": mount.claim}})
+        row: dict[str, Any] = {"name": name, "mountPath": mount.path}
         if mount.sub_path:
             row["subPath"] = mount.sub_path
         if mount.is_read_only:

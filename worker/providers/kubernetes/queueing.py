@@ -1,4 +1,4 @@
-"""How a workload waits for its turn: Kueue's labels, the portal's own suspension, or a pod group of another scheduler."""
+"""How a workload waits for its turn: by Kueue, by the portal itself, or as a pod group of another scheduler."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Tests of what is written for, and read from, a Kubernetes cluster."""
