@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker.providers.kubernetes.efa import GPU
 from worker.providers.kubernetes.pod_sets import PodSet, Values, as_list, as_map, spell
 from worker.providers.values import Text
 
@@ -15,13 +16,20 @@ Step = str | int
 IMAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?")
 #: Volumes that touch nothing outside the pod but what the namespace itself holds.
 SAFE_VOLUMES = frozenset(
-    "configMap downwardAPI emptyDir ephemeral image persistentVolumeClaim projected secret".split()
+    (
+        *("configMap", "downwardAPI", "emptyDir", "ephemeral"),
+        *("image", "persistentVolumeClaim", "projected", "secret"),
+    )
 )
+#: What Kubernetes itself counts as safe: of the pod's own namespaces alone.
 SAFE_SYSCTLS = frozenset(
-    "kernel.shm_rmid_forced net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports "
-    "net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range net.ipv4.tcp_fin_timeout "
-    "net.ipv4.tcp_keepalive_intvl net.ipv4.tcp_keepalive_probes net.ipv4.tcp_keepalive_time "
-    "net.ipv4.tcp_rmem net.ipv4.tcp_syncookies net.ipv4.tcp_wmem".split()
+    (
+        "kernel.shm_rmid_forced",
+        *("net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports", "net.ipv4.ip_unprivileged_port_start"),
+        *("net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_syncookies"),
+        *("net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time"),
+        *("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
+    )
 )
 _SELINUX = frozenset({"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"})
 _LISTS = ("initContainers", "containers", "ephemeralContainers")
@@ -95,13 +103,16 @@ def _host(spec: Values, base: tuple[Step, ...], policy: PodPolicy) -> Iterator[R
     )
     for name, allowed, text in fields:
         if spec.get(name) and not allowed:
-            yield Refusal((*base, name), f"Host{name.removeprefix('host').capitalize()}", text)
+            yield Refusal((*base, name), f"{name[0].upper()}{name[1:]}", text)
 
 
 def _whole_pod(spec: Values, base: tuple[Step, ...], policy: PodPolicy) -> Iterator[Refusal]:
     if name := spec.get("nodeName"):
         text = _("A pod for the node %(name)s passes by the queue and its quota.", name=name)
         yield Refusal((*base, "nodeName"), "NodeName", text)
+    if spec.get("resourceClaims"):
+        text = _("Devices by resource claims cannot be counted against a quota; ask for nvidia.com/gpu.")
+        yield Refusal((*base, "resourceClaims"), "ResourceClaims", text)
     scheduler = str(spec.get("schedulerName") or "")
     if scheduler not in policy.schedulers:
         text = _("The scheduler %(name)s is not this cluster's.", name=scheduler)
@@ -151,6 +162,7 @@ def _container(container: Values, keys: tuple[Step, ...], policy: PodPolicy) -> 
     if image is not None and (not isinstance(image, str) or not IMAGE.fullmatch(image)):
         text = _("%(image)s is no name of an image.", image=repr(image)[:120])
         yield Refusal((*keys, "image"), "ImageName", text)
+    yield from _devices(as_map(container.get("resources")), keys)
     security, where = as_map(container.get("securityContext")), (*keys, "securityContext")
     if security.get("privileged") and not policy.allows_privileged:
         text = _("Privileged containers are not allowed on this cluster.")
@@ -167,6 +179,15 @@ def _container(container: Values, keys: tuple[Step, ...], policy: PodPolicy) -> 
             text = _("Ports of the host are not allowed on this cluster.")
             yield Refusal((*keys, "ports", number, "hostPort"), "HostPort", text)
     yield from _confinement(security, where, policy)
+
+
+def _devices(resources: Values, keys: tuple[Step, ...]) -> Iterator[Refusal]:
+    """GPUs under another name (a slice, a share), which no quota here counts."""
+    for part in ("requests", "limits"):
+        for name in as_map(resources.get(part)):
+            if name.startswith("nvidia.com/") and name != GPU:
+                text = _("%(name)s cannot be counted against a quota; ask for nvidia.com/gpu.", name=name)
+                yield Refusal((*keys, "resources", part, name), "ResourceClaims", text)
 
 
 def _confinement(security: Values, keys: tuple[Step, ...], policy: PodPolicy) -> Iterator[Refusal]:
@@ -186,10 +207,10 @@ def _confinement(security: Values, keys: tuple[Step, ...], policy: PodPolicy) ->
 
 def _annotations(annotations: Values, keys: tuple[Step, ...], policy: PodPolicy) -> Iterator[Refusal]:
     for name, value in annotations.items():
-        if name.startswith("container.apparmor.security.beta.kubernetes.io/") and value == "unconfined":
-            if not policy.allows_unconfined:
-                text = _("A container without %(name)s is not allowed on this cluster.", name="AppArmor")
-                yield Refusal((*keys, "metadata", "annotations", name), "Unconfined", text)
+        is_apparmor = name.startswith("container.apparmor.security.beta.kubernetes.io/")
+        if is_apparmor and value == "unconfined" and not policy.allows_unconfined:
+            text = _("A container without %(name)s is not allowed on this cluster.", name="AppArmor")
+            yield Refusal((*keys, "metadata", "annotations", name), "Unconfined", text)
 
 
 def secret_refusal(name: str, keys: tuple[Step, ...], policy: PodPolicy, own_secrets: frozenset[str]) -> Refusal | None:
@@ -212,11 +233,11 @@ def _secrets(spec: Values, base: tuple[Step, ...], *, is_trainer: bool) -> Itera
         yield (*base, "imagePullSecrets", number, "name"), str(as_map(pull).get("name") or "")
     for number, row in enumerate(as_list(spec.get("volumes"))):
         keys, volume = (*base, "volumes", number), as_map(row)
-        if name := as_map(volume.get("secret")).get("secretName"):
-            yield (*keys, "secret", "secretName"), str(name)
+        if secret := as_map(volume.get("secret")).get("secretName"):
+            yield (*keys, "secret", "secretName"), str(secret)
         for index, source in enumerate(as_list(as_map(volume.get("projected")).get("sources"))):
-            if name := as_map(as_map(source).get("secret")).get("name"):
-                yield (*keys, "projected", "sources", index, "secret", "name"), str(name)
+            if secret := as_map(as_map(source).get("secret")).get("name"):
+                yield (*keys, "projected", "sources", index, "secret", "name"), str(secret)
 
 
 def container_secrets(container: Mapping[str, Any], keys: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], str]]:

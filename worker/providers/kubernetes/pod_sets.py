@@ -150,8 +150,10 @@ def _job_set(value: Values) -> list[PodSet]:
 
 def _pytorch_job(value: Values) -> list[PodSet]:
     base = ("spec", "pytorchReplicaSpecs")
+    # An elastic job may grow to its limit without another word.
+    most = {"Worker": _count(value, "spec", "elasticPolicy", "maxReplicas", default=0)}
     return [
-        _one(value, _count(value, *base, role, "replicas"), *base, role, "template")
+        _one(value, max(_count(value, *base, role, "replicas"), most.get(role, 0)), *base, role, "template")
         for role in as_map(at(value, *base))
     ]
 

@@ -146,19 +146,20 @@ class _Composer:
     def documents(self) -> Iterator[tuple[int, Node]]:
         root: Node | None = None
         for event in self.events:
+            mark: Any = event.start_mark
             if isinstance(event, yaml.DocumentStartEvent):
                 self.number += 1
                 self.anchors, root = {}, None
                 if self.number > MAX_DOCUMENTS:
                     text = _("The text has more than %(most)s documents.", most=MAX_DOCUMENTS)
-                    raise refuse("TooManyDocuments", text, line=event.start_mark.line + 1)
+                    raise refuse("TooManyDocuments", text, line=int(mark.line) + 1)
             elif isinstance(event, yaml.DocumentEndEvent):
                 if root is not None:
                     yield self.number, root
             elif isinstance(event, yaml.AliasEvent):
                 root = self.attach(self.alias(event)) or root
             elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                root = self.close(event.end_mark.index) or root
+                root = self.close(mark.index) or root
             elif isinstance(event, yaml.NodeEvent):
                 root = self.begin(event) or root
 

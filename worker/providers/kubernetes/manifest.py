@@ -1,0 +1,379 @@
+"""Bring your own manifest: YAML read, checked against what a cluster allows, counted, and marked with its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.providers.kubernetes import names
+from worker.providers.kubernetes.manifest_kinds import CLUSTER_SCOPED, KNOWN, MANAGED_BY_KUEUE, queue_steps
+from worker.providers.kubernetes.manifest_text import Additions, merged, spliced
+from worker.providers.kubernetes.pod_rules import PodPolicy, Refusal, refusals, secret_refusal
+from worker.providers.kubernetes.pod_sets import (
+    BadValue,
+    Demand,
+    PodSet,
+    as_list,
+    as_map,
+    at,
+    demand,
+    group_kind,
+    pod_sets,
+)
+from worker.providers.kubernetes.queueing import QUEUE
+from worker.providers.kubernetes.yaml_text import Node, Problem, Unreadable, plain, read_nodes
+from worker.providers.values import Text
+
+#: Names that begin so are of objects that the portal makes.
+KEPT_NAME = "qd-"
+_TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a manifest, with its place in the text."""
+
+    number: int
+    value: dict[str, Any]
+    node: Node = field(repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        """Its kind, "" without one."""
+        return group_kind(self.value)[1]
+
+    @property
+    def name(self) -> str:
+        """Its name, or the beginning of one that the server makes."""
+        meta = as_map(self.value.get("metadata"))
+        return str(meta.get("name") or meta.get("generateName") or "")
+
+    def line(self, keys: tuple[str | int, ...]) -> int:
+        """The line of a field, or of what holds it."""
+        node = self.node
+        for key in keys:
+            inner = node.get(key) if isinstance(key, str) else None
+            if isinstance(key, int) and node.kind == "seq" and key < len(node.entries):
+                inner = node.entries[key][1]
+            if inner is None:
+                break
+            node = inner
+        return node.line
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A text and its objects; ``problem`` says why it could not be read, there are no documents then."""
+
+    text: str
+    documents: tuple[Document, ...]
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSize:
+    """What a node of the cluster offers to pods."""
+
+    name: str
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+    efa: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPolicy:
+    """What a cluster takes from a team. ``namespace`` is the team's.
+
+    ``served`` are the "apiVersion Kind" that the server has, None where it was not asked. ``nodes`` are the sizes of
+    the cluster's nodes, none where they are unknown. ``queues`` are those that the team may name itself.
+    """
+
+    namespace: str
+    pods: PodPolicy = field(default_factory=PodPolicy)
+    nodes: tuple[NodeSize, ...] = ()
+    served: frozenset[str] | None = None
+    queues: frozenset[str] = frozenset()
+    allows_external_services: bool = False
+    max_pods: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A manifest as it is sent: the text with the owner's labels, and its objects in the same order."""
+
+    text: str
+    objects: tuple[dict[str, Any], ...]
+
+
+def _(template: str, /, **facts: object) -> Text:
+    return Text(template, facts)
+
+
+def read_manifest(text: str) -> Manifest:
+    """The manifest, or why it cannot be read."""
+    found: list[Document] = []
+    try:
+        for number, node in read_nodes(text):
+            try:
+                value = plain(node)
+            except Unreadable as error:
+                old = error.problem
+                raise Unreadable(Problem(old.code, old.text, number, old.path, old.line)) from error
+            if not isinstance(value, dict):
+                wrong = _("The document is no mapping with apiVersion and kind.")
+                raise Unreadable(Problem("NotAnObject", wrong, number, line=node.line))
+            found.append(Document(number, value, node))
+    except Unreadable as error:
+        return Manifest(text, (), error.problem)
+    if not found:
+        return Manifest(text, (), Problem("Empty", _("There is no object in the text.")))
+    return Manifest(text, tuple(found))
+
+
+def check_manifest(manifest: Manifest, policy: ManifestPolicy) -> list[Problem]:
+    """Everything that stands against sending the manifest, in its order; none where it can be sent."""
+    if manifest.problem:
+        return [manifest.problem]
+    secrets = frozenset(
+        doc.name for doc in manifest.documents if doc.kind == "Secret" and not doc.name.startswith(KEPT_NAME)
+    )
+    found: list[Problem] = []
+    seen: set[tuple[str, str, str]] = set()
+    for doc in manifest.documents:
+        refused = list(_object(doc, policy))
+        if not refused:
+            refused = [*_names(doc, seen), *_parts(doc, policy), *_pods(doc, policy, secrets, manifest)]
+        found += [Problem(r.code, r.text, doc.number, r.path, doc.line(r.keys)) for r in refused]
+    if not found:
+        total = demand_of(manifest)
+        if not total.pods:
+            found.append(Problem("NothingRuns", _("Nothing in the manifest makes a pod.")))
+        if total.pods > policy.max_pods:
+            text = _("The manifest makes %(pods)s pods; the most is %(most)s.", pods=total.pods, most=policy.max_pods)
+            found.append(Problem("TooManyPods", text))
+    return found
+
+
+def demand_of(manifest: Manifest) -> Demand:
+    """What all pods of the manifest ask for at the same time. Raises BadValue where a number is none."""
+    total = Demand()
+    for doc in manifest.documents:
+        for pods, one in counted(doc, manifest):
+            total += one.times(pods.count)
+    return total
+
+
+def counted(doc: Document, manifest: Manifest) -> list[tuple[PodSet, Demand]]:
+    """The sets of pods of one object, and what each of their pods asks for. Raises BadValue."""
+    sets = pod_sets(doc.value)
+    if doc.kind == "TrainJob" and sets:
+        sets = _of_runtime(doc, sets, manifest)
+    return [(pods, demand(pods)) for pods in sets]
+
+
+def prepared(manifest: Manifest, *, job: str, attempt: str, team: str, owner: str, queue: str = "") -> Prepared:
+    """The manifest with its owner's labels on every object and pod, and with the queue's on what Kueue queues.
+
+    Labels that cannot hold a name to the letter have it in an annotation. A queue that the author named stays. Raises
+    Unreadable (code CannotAdd) where a label would show elsewhere, too.
+    """
+    ours = {names.LABEL_MANAGED: names.MANAGED_BY}
+    ours |= names.owner_labels(job=job, attempt=attempt, team=team, owner=owner)
+    notes = names.owner_annotations(job=job, attempt=attempt, team=team, owner=owner)
+    meta: dict[str, Any] = {"labels": ours} | ({"annotations": notes} if notes else {})
+    additions: dict[int, Additions] = {}
+    for doc in manifest.documents:
+        tree: dict[Any, Any] = {"metadata": dict(meta)}
+        # A TrainJob's pods are made from its runtime, which is marked where it is in the manifest.
+        for pods in pod_sets(doc.value) if doc.kind != "TrainJob" else ():
+            tree = _with(tree, (*pods.keys, "metadata"), meta)
+        if queue and group_kind(doc.value) in MANAGED_BY_KUEUE:
+            steps = (*queue_steps(group_kind(doc.value)), "metadata", "labels")
+            if QUEUE not in as_map(at(doc.value, *steps)):
+                tree = _with(tree, steps, {QUEUE: queue})
+        additions[doc.number] = tree
+    text = spliced(manifest.text, additions)
+    return Prepared(text, tuple(doc.value for doc in read_manifest(text).documents))
+
+
+def _with(tree: Mapping[Any, Any], keys: tuple[str | int, ...], more: Mapping[str, Any]) -> dict[Any, Any]:
+    """``tree`` with ``more`` at the end of the steps."""
+    if not keys:
+        return dict(merged(tree, more))
+    inner = tree.get(keys[0])
+    return {**tree, keys[0]: _with(inner if isinstance(inner, dict) else {}, keys[1:], more)}
+
+
+def _of_runtime(doc: Document, sets: list[PodSet], manifest: Manifest) -> list[PodSet]:
+    """A TrainJob's nodes by what its runtime in the same manifest says, where it says nothing itself."""
+    trainer = as_map(at(doc.value, "spec", "trainer"))
+    if "numNodes" in trainer and as_map(trainer.get("resourcesPerNode")):
+        return sets
+    name = str(at(doc.value, "spec", "runtimeRef", "name") or "")
+    kind = at(doc.value, "spec", "runtimeRef", "kind")
+    runtime = next((d for d in manifest.documents if d.kind == kind == "TrainingRuntime" and d.name == name), None)
+    if runtime is None:
+        missing = "numNodes" if "numNodes" not in trainer else "resourcesPerNode"
+        raise BadValue(f"spec.trainer.{missing}", "is missing, and so the quota of the job is unknown")
+    nodes = trainer.get("numNodes", at(runtime.value, "spec", "mlPolicy", "numNodes"))
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
+        raise BadValue("spec.trainer.numNodes", f"{nodes!r} is no count")
+    found = []
+    for pods in pod_sets(runtime.value):
+        job = at(runtime.value, *pods.keys[:-2])
+        is_trainer = at(job, "metadata", "labels", _TRAINER_STEP) == "trainer"
+        asked = as_map(trainer.get("resourcesPerNode")) if is_trainer else {}
+        count = (1 if nodes is None else nodes) if is_trainer else 1
+        found.append(PodSet(pods.path, pods.keys, pods.template, count, asked or None))
+    return [*found, *(pods for pods in sets if pods.path != "spec.trainer")]
+
+
+def _object(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
+    """Whether this is an object of a kind that may be sent."""
+    value = doc.value
+    for name in ("apiVersion", "kind"):
+        if not isinstance(value.get(name), str) or not value[name]:
+            yield Refusal((name,), "NotAnObject", _("%(name)s is missing or no text.", name=name))
+            return
+    group, kind = group_kind(value)
+    if (group, kind) in CLUSTER_SCOPED:
+        text = _("%(kind)s belongs to the whole cluster, not to a team.", kind=kind)
+        yield Refusal(("kind",), "ClusterScoped", text)
+    elif (group, kind) not in KNOWN:
+        known = ", ".join(sorted(name for _group, name in KNOWN))
+        text = _(
+            "%(kind)s of %(version)s is not taken here; taken are %(known)s.",
+            kind=kind[:80],
+            version=str(value["apiVersion"])[:80],
+            known=known,
+        )
+        yield Refusal(("kind",), "UnknownKind", text)
+    elif policy.served is not None and f"{value['apiVersion']} {kind}" not in policy.served:
+        text = _("The cluster does not serve %(version)s %(kind)s.", version=value["apiVersion"], kind=kind)
+        yield Refusal(("apiVersion",), "NotServed", text)
+    if not isinstance(value.get("metadata"), dict):
+        yield Refusal(("metadata",), "NoName", _("The object has no metadata with a name."))
+
+
+def _names(doc: Document, seen: set[tuple[str, str, str]]) -> Iterator[Refusal]:
+    """Whether its name and the labels are right, and whether they are not ours."""
+    meta = as_map(doc.value.get("metadata"))
+    key = "name" if meta.get("name") else "generateName"
+    name = meta.get(key)
+    if not isinstance(name, str) or not name:
+        yield Refusal(("metadata", "name"), "NoName", _("The object has no name."))
+        return
+    plain_name = name.rstrip("-") if key == "generateName" else name
+    if len(name) > 253 or not all(names.is_dns_label(part) for part in plain_name.split(".")):
+        text = _("%(name)s is no name of an object.", name=repr(name)[:80])
+        yield Refusal(("metadata", key), "BadName", text)
+    if name.startswith(KEPT_NAME):
+        text = _("Names that begin with %(prefix)s are kept for the portal.", prefix=KEPT_NAME)
+        yield Refusal(("metadata", key), "KeptName", text)
+    if key == "name":
+        if (*group_kind(doc.value), name) in seen:
+            text = _("The manifest has %(kind)s %(name)s twice.", kind=doc.kind, name=name)
+            yield Refusal(("metadata", "name"), "TwiceTheSame", text)
+        seen.add((*group_kind(doc.value), name))
+    places: list[tuple[str | int, ...]] = [("metadata",)]
+    for pods in _sets(doc):
+        places.append((*pods.keys, "metadata"))
+    for place in dict.fromkeys(places):
+        for part in ("labels", "annotations"):
+            for label, label_text in as_map(at(doc.value, *place, part)).items():
+                ours = label.startswith(f"{names.PREFIX}/") or label == names.LABEL_MANAGED
+                if ours and not (label == names.LABEL_MANAGED and label_text != names.MANAGED_BY):
+                    text = _("%(label)s is set by the portal.", label=label)
+                    yield Refusal((*place, part, label), "KeptLabel", text)
+                if not isinstance(label_text, str):
+                    text = _("%(label)s is no text: put it in quotes.", label=label)
+                    yield Refusal((*place, part, label), "LabelNotText", text)
+
+
+def _sets(doc: Document) -> list[PodSet]:
+    try:
+        return pod_sets(doc.value)
+    except BadValue:
+        return []
+
+
+def _parts(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
+    """What is asked of a kind alone: the namespace, the queue, services that open the cluster, tokens."""
+    value = doc.value
+    namespace = at(value, "metadata", "namespace")
+    if namespace is not None and namespace != policy.namespace:
+        text = _("The namespace %(name)s is not the team's, which is %(own)s.", name=namespace, own=policy.namespace)
+        yield Refusal(("metadata", "namespace"), "OtherNamespace", text)
+    if at(value, "metadata", "ownerReferences"):
+        text = _("Who owns an object is said by the server's own controllers.")
+        yield Refusal(("metadata", "ownerReferences"), "KeptLabel", text)
+    steps = (*queue_steps(group_kind(value)), "metadata", "labels", QUEUE)
+    queue = at(value, *steps)
+    if queue is not None and queue not in policy.queues:
+        text = _("The queue %(name)s is not this team's.", name=queue)
+        yield Refusal(steps, "OtherQueue", text)
+    kind = at(value, "spec", "type")
+    if doc.kind == "Service" and not policy.allows_external_services:
+        if kind in ("NodePort", "LoadBalancer", "ExternalName"):
+            text = _("Services of the type %(type)s are not allowed on this cluster.", type=kind)
+            yield Refusal(("spec", "type"), "ExternalService", text)
+        if at(value, "spec", "externalIPs"):
+            text = _("Addresses outside are not allowed on this cluster.")
+            yield Refusal(("spec", "externalIPs"), "ExternalService", text)
+    if doc.kind == "Secret" and value.get("type") == "kubernetes.io/service-account-token":
+        text = _("Tokens of service accounts are not made by manifests.")
+        yield Refusal(("type",), "Secret", text)
+
+
+def _pods(doc: Document, policy: ManifestPolicy, secrets: frozenset[str], manifest: Manifest) -> Iterator[Refusal]:
+    """What its pods may not do, and whether each fits on a node."""
+    try:
+        found = counted(doc, manifest)
+        sets = pod_sets(doc.value)
+    except BadValue as error:
+        text = _("%(path)s: %(what)s.", path=error.path, what=str(error))
+        yield Refusal(tuple(error.path.split(".")), "BadValue", text)
+        return
+    for pods in sets:
+        if pods.count and pods.requests is None and not as_list(pods.spec.get("containers")):
+            text = _("There is no container.")
+            yield Refusal((*pods.keys, "spec", "containers"), "NoContainer", text)
+        yield from refusals(pods, policy.pods, secrets)
+    for pods, one in found:
+        if pods.count and policy.nodes and (refusal := _too_large(pods, one, policy.nodes)):
+            yield refusal
+    for part in ("dataset", "model"):
+        name = at(doc.value, "spec", "initializer", part, "secretRef", "name")
+        keys = ("spec", "initializer", part, "secretRef", "name")
+        if doc.kind == "TrainJob" and name and (refused := secret_refusal(str(name), keys, policy.pods, secrets)):
+            yield refused
+
+
+def _too_large(pods: PodSet, one: Demand, nodes: tuple[NodeSize, ...]) -> Refusal | None:
+    """A pod that no node of the cluster could ever take."""
+    if any(
+        one.gpus <= node.gpus
+        and one.cpu_milli <= node.cpu_milli
+        and one.memory_mib <= node.memory_mib
+        and one.efa <= node.efa
+        for node in nodes
+    ):
+        return None
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpu_milli, node.memory_mib))
+    text = _(
+        "A pod asks for %(gpus)s GPUs, %(efa)s EFA devices, %(cpus)s CPUs and %(memory)s MiB, which no node has; "
+        "the largest, %(node)s, has %(node_gpus)s, %(node_efa)s, %(node_cpus)s and %(node_memory)s.",
+        gpus=one.gpus,
+        efa=one.efa,
+        cpus=f"{one.cpu_milli / 1000:g}",
+        memory=one.memory_mib,
+        node=largest.name,
+        node_gpus=largest.gpus,
+        node_efa=largest.efa,
+        node_cpus=f"{largest.cpu_milli / 1000:g}",
+        node_memory=largest.memory_mib,
+    )
+    keys = pods.keys if pods.requests is not None else (*pods.keys, "spec", "containers")
+    return Refusal(keys, "TooLargeForAnyNode", text)
