@@ -1,7 +1,7 @@
 """Objects checked against the structural schemas of their CustomResourceDefinitions, as an API server would.
 
-The schemas are those of tests/data/kubernetes/crd-schemas.json.gz, which says whose they are. The pod template, batch/v1
-Job and PyTorchJob are checked by the JobSet's own copy of the pod template and Job spec.
+The schemas are those of tests/data/kubernetes/crd-schemas.json.gz, which says whose they are. The pod template,
+batch/v1 Job and PyTorchJob are checked by the JobSet's own copy of the pod template and Job spec.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ def _walk(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
         if not isinstance(value, (int, str)) or isinstance(value, bool):
             yield f"{path}: neither integer nor string"
             return
-    elif wanted := schema.get("type"):
-        if not isinstance(value, TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
-            yield f"{path}: {type(value).__name__}, not {wanted}"
-            return
+    elif (wanted := schema.get("type")) and not _is_a(value, wanted):
+        yield f"{path}: {type(value).__name__}, not {wanted}"
+        return
     yield from _limits(value, schema, path)
     if isinstance(value, dict):
         known, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -138,6 +137,10 @@ def _walk(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
         keys = schema.get("x-kubernetes-list-map-keys", [])
         seen = [tuple(row.get(key) for key in keys) for row in value] if keys else []
         yield from (f"{path}: {key} twice" for key in {key for key in seen if seen.count(key) > 1})
+
+
+def _is_a(value: Any, wanted: str) -> bool:
+    return isinstance(value, TYPES[wanted]) and not (isinstance(value, bool) and wanted != "boolean")
 
 
 def _limits(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
