@@ -60,7 +60,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB, "TooManyValues", 5),
         ("a: &a\n  b: *a\n", "UnknownAlias", 2),
         ("x: " + "[" * 65 + "]" * 65, "TooDeep", 1),
-        ("x: " + "[" * 1000, "NotYaml", 1),
+        ("x: " + "[" * 1000, "TooDeep", 1),
         ("---\na: 1\n" * 51, "TooManyDocuments", 101),
         ("a: b\n" + "# " + "x" * (1 << 20), "TooLarge", 0),
         ("a: !!python/object/apply:os.system [ls]\n", "UnknownTag", 1),
@@ -431,7 +431,7 @@ def test_labels_are_added_and_everything_else_stays_to_the_letter():
         f"metadata: {{name: files, labels: {{{owner}}}}}",
         *[f"    {pair}" for pair in owner.split(", ")],
     ]
-    kept = found.text.replace(f"labels: {{{owner}}}}}", "labels: {}}")
+    kept = found.text.replace(f"name: files, labels: {{{owner}}}}}", "name: files, labels: {}}")
     for line in (added[0], added[1], *added[3:]):
         kept = kept.replace(f"{line}\n", "", 1)
     assert kept == WRITTEN

@@ -120,6 +120,8 @@ def _syntax(text: str, error: yaml.YAMLError) -> Unreadable:
     if "\t" in written[: len(written) - len(written.lstrip())] or "\\t" in str(error) or "'\t'" in str(error):
         return refuse("Tab", _("A tab stands where YAML wants spaces."), line=line)
     what = getattr(error, "problem", None) or str(error)
+    if "nesting depth" in what:
+        return refuse("TooDeep", _("Values are nested more than %(most)s deep.", most=MAX_DEPTH), line=line)
     return refuse("NotYaml", _("This is no YAML: %(what)s.", what=what), line=line)
 
 
