@@ -21,6 +21,7 @@ EFA_PER_NODE = {
     "g5.48xlarge": 1,
     "g6.12xlarge": 1,
     "g6.48xlarge": 1,
+    "g6e.12xlarge": 1,
     "g6e.48xlarge": 4,
     "g7e.48xlarge": 4,
 }

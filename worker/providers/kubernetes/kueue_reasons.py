@@ -13,20 +13,15 @@ from worker.providers.values import Text
 
 _UNUSED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?),? (\S+) more needed")
 _BORROWED = re.compile(r"borrowing limit for (\S+) in flavor (\S+) exceeded")
-_NEVER = re.compile(
-    r"insufficient (?:quota|nominal quota|borrowing limit) for (\S+) in flavor (\S+?),? "
-    r"(?:previously considered podsets requests \(\S+\) \+ current podset )?"
-    r"request(?: \(\S+\))? > maximum capacity \((\S+) ?>? ?(\S+?)\)"
-)
-_MORE = re.compile(r"maximum capacity \((\S+)\)")
+_NEVER = re.compile(r"insufficient quota for (\S+) in flavor (\S+?), (.*?) > maximum capacity \(([^)]*)\)")
+_ASKED = re.compile(r"request(?:s)? \(([^)]*)\)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|is inactive|is stopped)")
 _FIT = re.compile(r'topology "?([^"\s]+)"? (?:doesn\'t allow to fit any of|allows to fit only (\d+) out of) (\d+) pod')
-_TAINT = re.compile(r"untolerated taint \{([^}]*)\} in flavor (\S+)")
+_TAINT = re.compile(r"untolerated taint &?(?:Taint)?\{(?:Key:)?([^\s,}]*)[^}]*\} in flavor (\S+)")
 _AFFINITY = re.compile(r"flavor (\S+) doesn't match node affinity")
 _NO_FLAVOR = re.compile(r"(?:resource (\S+) unavailable in ClusterQueue|flavor (\S+) not found)")
 _PENDING = re.compile(r"Pending the preemption of (\d+) workload")
 _RIVAL = re.compile(r"\(UID: ([^,)\s]+)(?:, JobUID: ([^,)\s]+))?\)")
-_POD_SET = re.compile(r"pod set (\S+?):")
 #: Kueue's reason of a preemption as the second half of a sentence.
 _CAUSES = {
     "InClusterQueue": "Priority",
@@ -101,12 +96,16 @@ def _quota_sentence(sentence: str, raw: str) -> list[Reason]:
         text = _("The team may borrow no more %(resource)s in %(flavor)s.", resource=match[1], flavor=match[2])
         return [Reason("BorrowingLimit", text, raw=raw)]
     if match := _NEVER.search(sentence):
+        # Newer Kueues say what the sets of pods before ask for and what this one does, older ones the sum.
+        parts = _ASKED.findall(match[3])
+        before, _sign, most = match[4].rpartition(" > ")
+        asked = " + ".join(part for part in parts if part != "0") or before
         text = _(
             "It asks for more %(resource)s in %(flavor)s than the team can ever have: %(asked)s of %(most)s.",
             resource=match[1],
             flavor=match[2],
-            asked=match[3],
-            most=match[4],
+            asked=asked,
+            most=most,
         )
         return [Reason("MoreThanQuota", text, is_final=True, raw=raw)]
     if match := _FIT.search(sentence):
@@ -121,7 +120,7 @@ def _quota_sentence(sentence: str, raw: str) -> list[Reason]:
     if match := _TAINT.search(sentence):
         text = _(
             "Its pods do not tolerate the taint %(taint)s of %(flavor)s.",
-            taint=match[1].split()[0] or match[1],
+            taint=match[1],
             flavor=match[2],
         )
         return [Reason("Taint", text, is_final=True, raw=raw)]

@@ -23,7 +23,7 @@ _SETUP_WAITS = {"CreateContainerConfigError", "CreateContainerError", "RunContai
 _MISSING = re.compile(r"(secret|configmap|persistentvolumeclaim) \"?([^\"\s]+)\"? not found", re.IGNORECASE)
 _LOW = re.compile(r"low on resource: ([\w.-]+)")
 _OVER = re.compile(r"[Uu]sage.*exceeds.*limit|exceeds the total limit|usage exceeds")
-_DEVICES = re.compile(r"requested number of devices unavailable for (\S+?)\.")
+_DEVICES = re.compile(r"requested number of devices unavailable for (\S+?)\.?(?:\s|$)")
 _SIGNALS = {
     1: "SIGHUP",
     2: "SIGINT",

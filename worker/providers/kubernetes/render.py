@@ -10,10 +10,12 @@ from worker.providers.errors import InvalidRequest
 from worker.providers.kubernetes import queueing, start
 from worker.providers.kubernetes.kinds import indexed_job, jobset, pytorchjob, trainjob
 from worker.providers.kubernetes.names import is_dns_label
+from worker.providers.kubernetes.pod_rules import IMAGE
 from worker.providers.workload_values import (
     INDEXED_JOB,
     JOBSET,
     KINDS,
+    KUEUE,
     PLAIN,
     PYTORCHJOB,
     SCHEDULERS,
@@ -30,7 +32,8 @@ _WRITERS: Mapping[str, Callable[[WorkloadSpec], tuple[dict[str, Any], ...]]] = {
 }
 #: Kinds of the object that is the workload itself; all others belong to it.
 WORKLOAD_KINDS = frozenset({"Job", "JobSet", "PyTorchJob", "TrainJob"})
-_IMAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?")
+#: Task numbers of an array travel in one variable, which the kernel limits to 128 KiB.
+MAX_TASKS = 10_000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 #: What the controller of a kind sets itself, by the kind; a job that brings them would be refused or overruled.
 _TORCHRUN = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
@@ -93,6 +96,10 @@ def _of_numbers(spec: WorkloadSpec) -> list[str]:
             found.append(f"{name} is {getattr(spec, name)}, below zero")
     if spec.shm_mib and spec.memory_mib and spec.shm_mib > spec.memory_mib:
         found.append(f"shm_mib is {spec.shm_mib}, more than the pod's memory of {spec.memory_mib}")
+    if len(spec.array) > MAX_TASKS:
+        found.append(f"array has {len(spec.array)} tasks, the most is {MAX_TASKS}")
+    if any(number < 0 for number in spec.array):
+        found.append("array has a task below zero")
     if len(set(spec.array)) != len(spec.array):
         found.append("array names a task twice")
     return found
@@ -100,7 +107,7 @@ def _of_numbers(spec: WorkloadSpec) -> list[str]:
 
 def _of_names(spec: WorkloadSpec) -> list[str]:
     found = []
-    if not _IMAGE.fullmatch(spec.image):
+    if not IMAGE.fullmatch(spec.image):
         found.append(f"image {spec.image[:200]!r} is no name of an image")
     if not spec.script and not spec.command:
         found.append("there is neither a script nor a command")
@@ -119,6 +126,8 @@ def _of_names(spec: WorkloadSpec) -> list[str]:
     found += [f"mount path {mount.path!r} is not absolute" for mount in spec.mounts if not mount.path.startswith("/")]
     paths = [mount.path for mount in spec.mounts]
     found += [f"mount path {path!r} is used twice" for path in sorted({p for p in paths if paths.count(p) > 1})]
+    if spec.scheduler == KUEUE and not spec.queue:
+        found.append("there is no queue, and Kueue lets nothing begin without one")
     if spec.scheduler not in SCHEDULERS:
         found.append(f"scheduler {spec.scheduler!r} is none of {', '.join(SCHEDULERS)}")
     return found
@@ -134,7 +143,7 @@ def _of_kind(spec: WorkloadSpec, kind: str) -> list[str]:
         found.append("an Indexed Job restarts single pods, not the gang: take a JobSet, or no restarts")
     if spec.runtime and kind != TRAINJOB:
         found.append(f"runtime {spec.runtime!r} is for a TrainJob")
-    if spec.runtime and (spec.pod_priority_class or spec.scheduler not in ("kueue", PLAIN)):
+    if spec.runtime and (spec.pod_priority_class or spec.scheduler not in (KUEUE, PLAIN)):
         found.append("a cluster's runtime sets scheduler and priority class of pods itself")
     if spec.array and spec.scheduler == VOLCANO:
         found.append("an array is no gang for Volcano")
