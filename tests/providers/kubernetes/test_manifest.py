@@ -20,7 +20,7 @@ from worker.providers.kubernetes.pod_sets import Demand
 from worker.providers.kubernetes.yaml_text import Unreadable
 
 NODE = NodeSize("p5.48xlarge", gpus=8, cpu_milli=190_000, memory_mib=2_000_000, efa=32)
-POLICY = ManifestPolicy("team-vision", nodes=(NODE,), queues=frozenset({"vision"}))
+POLICY = ManifestPolicy("team-vision", nodes=(NODE,), queues=frozenset({"vision"}), priorities=frozenset({"normal"}))
 OWNER = {"job": "job_01", "attempt": "att_01", "team": "vision", "owner": "owner"}
 
 
@@ -177,6 +177,11 @@ BOX = f"{POD}.containers[0]"
             job(meta="labels: {kueue.x-k8s.io/queue-name: other}"),
             "OtherQueue",
             "metadata.labels.kueue.x-k8s.io/queue-name",
+        ),
+        (
+            job(meta="labels: {kueue.x-k8s.io/priority-class: highest}"),
+            "PriorityClass",
+            "metadata.labels.kueue.x-k8s.io/priority-class",
         ),
         (job().replace("name: train", "name: Train_1"), "BadName", "metadata.name"),
         (job().replace("name: train", "name: qd-train"), "KeptName", "metadata.name"),

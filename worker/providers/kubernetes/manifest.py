@@ -21,7 +21,7 @@ from worker.providers.kubernetes.pod_sets import (
     group_kind,
     pod_sets,
 )
-from worker.providers.kubernetes.queueing import QUEUE
+from worker.providers.kubernetes.queueing import PRIORITY, QUEUE
 from worker.providers.kubernetes.yaml_text import Node, Problem, Unreadable, plain, read_nodes
 from worker.providers.values import Text
 
@@ -87,7 +87,8 @@ class ManifestPolicy:
     """What a cluster takes from a team. ``namespace`` is the team's.
 
     ``served`` are the "apiVersion Kind" that the server has, None where it was not asked. ``nodes`` are the sizes of
-    the cluster's nodes, none where they are unknown. ``queues`` are those that the team may name itself.
+    the cluster's nodes, none where they are unknown. ``queues`` are those that the team may name itself, ``priorities``
+    the WorkloadPriorityClasses (None: any).
     """
 
     namespace: str
@@ -95,6 +96,7 @@ class ManifestPolicy:
     nodes: tuple[NodeSize, ...] = ()
     served: frozenset[str] | None = None
     queues: frozenset[str] = frozenset()
+    priorities: frozenset[str] | None = None
     allows_external_services: bool = False
     max_pods: int = 10_000
 
@@ -311,9 +313,14 @@ def _parts(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
         yield Refusal(("metadata", "ownerReferences"), "KeptLabel", text)
     steps = (*queue_steps(group_kind(value)), "metadata", "labels", QUEUE)
     queue = at(value, *steps)
-    if queue is not None and queue not in policy.queues:
+    if queue is not None and str(queue) not in policy.queues:
         text = _("The queue %(name)s is not this team's.", name=queue)
         yield Refusal(steps, "OtherQueue", text)
+    steps = (*steps[:-1], PRIORITY)
+    priority = at(value, *steps)
+    if priority is not None and policy.priorities is not None and str(priority) not in policy.priorities:
+        text = _("The priority class %(name)s is not for teams.", name=priority)
+        yield Refusal(steps, "PriorityClass", text)
     kind = at(value, "spec", "type")
     if doc.kind == "Service" and not policy.allows_external_services:
         if kind in ("NodePort", "LoadBalancer", "ExternalName"):
@@ -337,9 +344,8 @@ def _pods(doc: Document, policy: ManifestPolicy, secrets: frozenset[str], manife
         yield Refusal(tuple(error.path.split(".")), "BadValue", text)
         return
     for pods in sets:
-        if pods.count and pods.requests is None and not as_list(pods.spec.get("containers")):
-            text = _("There is no container.")
-            yield Refusal((*pods.keys, "spec", "containers"), "NoContainer", text)
+        if pods.requests is None and doc.kind != "TrainJob" and not as_list(pods.spec.get("containers")):
+            yield Refusal((*pods.keys, "spec", "containers"), "NoContainer", _("There is no container."))
         yield from refusals(pods, policy.pods, secrets)
     for pods, one in found:
         if pods.count and policy.nodes and (refusal := _too_large(pods, one, policy.nodes)):

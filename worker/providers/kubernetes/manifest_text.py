@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.providers.kubernetes.yaml_text import Node, plain, read_nodes, refuse
+from worker.providers.kubernetes.yaml_text import Node, Unreadable, plain, read_nodes, refuse
 from worker.providers.values import Text
 
 #: What is added to a document, as a tree: {"metadata": {"labels": {"a": "b"}}}; a number is a place in a list.
@@ -43,7 +43,12 @@ def spliced(text: str, additions: Mapping[int, Additions]) -> str:
     """
     nodes = read_nodes(text)
     break_ = "\r\n" if "\r\n" in text else "\n"
-    edits = [edit for number, node in nodes for edit in _edits(node, additions.get(number, {}), text, break_)]
+    edits: list[_Edit] = []
+    for number, node in nodes:
+        try:
+            edits += _edits(node, additions.get(number, {}), text, break_)
+        except (ValueError, IndexError) as error:
+            raise _cannot(number, node) from error
     found = text
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
         found = found[: edit.start] + edit.text + found[edit.end :]
@@ -51,9 +56,13 @@ def spliced(text: str, additions: Mapping[int, Additions]) -> str:
     for number, node in nodes:
         before = plain(node)
         if number not in again or plain(again[number]) != merged(before, additions.get(number, {})):
-            sentence = Text("The owner's labels cannot be added here: write out metadata and labels without an alias.")
-            raise refuse("CannotAdd", sentence, document=number, line=node.line)
+            raise _cannot(number, node)
     return found
+
+
+def _cannot(number: int, node: Node) -> Unreadable:
+    sentence = Text("The owner's labels cannot be added here: write out metadata and labels without an alias.")
+    return refuse("CannotAdd", sentence, document=number, line=node.line)
 
 
 def _edits(node: Node, additions: Additions, text: str, break_: str) -> Iterator[_Edit]:
@@ -76,7 +85,12 @@ def _edits(node: Node, additions: Additions, text: str, break_: str) -> Iterator
 
 
 def _insertion(node: Node, missing: Additions, text: str, break_: str) -> _Edit:
-    """New keys before the first one of a mapping: on lines of their own, or within its braces."""
+    """New keys before the first one of a mapping: on lines of their own, or within its braces.
+
+    Raises ValueError where there is no mapping.
+    """
+    if node.kind != "map":
+        raise ValueError(f"line {node.line} is no mapping")
     pairs = [f"{key}: {_flow(value)}" for key, value in missing.items()]
     first = node.entries[0][0] if node.entries else None
     if first is None:

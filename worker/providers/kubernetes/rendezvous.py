@@ -33,7 +33,11 @@ def by_index(spec: WorkloadSpec, master: str) -> list[dict[str, Any]]:
 
 
 def meeting(spec: WorkloadSpec, master: str) -> dict[str, str]:
-    """Where and how many, without the rank."""
+    """Where and how many, without the rank.
+
+    The rendezvous is torchrun's static one, in which a node's rank is its pod's: with c10d the nodes agree on ranks
+    anew, and the output of the first pod need not be that of rank 0. Whoever wants c10d says so to torchrun.
+    """
     port = str(MASTER_PORT)
     return {
         "MASTER_ADDR": master,
@@ -45,7 +49,7 @@ def meeting(spec: WorkloadSpec, master: str) -> dict[str, str]:
         "PET_NPROC_PER_NODE": str(spec.processes),
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": port,
-        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_BACKEND": "static",
         "PET_RDZV_ENDPOINT": f"{master}:{port}",
         "PET_RDZV_ID": object_name(spec.uid),
     }
