@@ -60,8 +60,12 @@ def spliced(text: str, additions: Mapping[int, Additions]) -> str:
     return found
 
 
+def _(template: str, /, **facts: object) -> Text:
+    return Text(template, facts)
+
+
 def _cannot(number: int, node: Node) -> Unreadable:
-    sentence = Text("The owner's labels cannot be added here: write out metadata and labels without an alias.")
+    sentence = _("The owner's labels cannot be added here: write out metadata and labels without an alias.")
     return refuse("CannotAdd", sentence, document=number, line=node.line)
 
 

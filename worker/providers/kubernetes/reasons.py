@@ -254,11 +254,13 @@ def unschedulable(message: str) -> Reason:
             return Reason("VolumeUnbound", _("Its volume has not been made yet."), raw=message)
         return Reason("Unschedulable", _("No node takes it: %(message)s", message=message), raw=message)
     causes.sort(key=lambda cause: -cause[0])
-    words = [_cause(*cause) for cause in causes]
     nodes = match[2] if match else "?"
-    listed: dict[str, object] = {f"cause_{number}": word for number, word in enumerate(words)}
-    template = "None of %(nodes)s nodes takes it: " + ", ".join(f"%(cause_{n})s" for n in range(len(words))) + "."
-    return Reason("Unschedulable" + causes[0][1], Text(template, {"nodes": nodes, **listed}), raw=message)
+    text = _("None of %(nodes)s nodes takes it: %(causes)s.", nodes=nodes, causes=_listed([_cause(*c) for c in causes]))
+    return Reason("Unschedulable" + causes[0][1], text, raw=message)
+
+
+def _listed(words: list[Text]) -> Text:
+    return words[0] if len(words) == 1 else _("%(one)s, %(more)s", one=words[0], more=_listed(words[1:]))
 
 
 def _cause(count: int, code: str, what: str) -> Text:
