@@ -111,6 +111,7 @@ def test_without_a_cohort_nobody_reclaims():
         ({"layers": (Layers("aws", ("kubernetes.io/hostname", "a")),)}, "before the last"),
         ({"cohort": ""}, "without a cohort nothing is lent or borrowed"),
         ({"teams": (TeamQueue("a", "a", ("a",), ()),)}, "no share of anything"),
+        ({"teams": (TeamQueue("a", "a", (), shares("1")),)}, "queue 'a' has no namespace"),
         ({"teams": (TeamQueue("a", "a", ("a",), (Share("x", GPU, "1"),)),)}, "no such flavor"),
         ({"teams": (TeamQueue("a", "a", ("a",), shares("many")),)}, "'many', which is no quantity"),
         ({"teams": (TeamQueue("a", "a", ("a",), shares("-1")),)}, "below zero"),

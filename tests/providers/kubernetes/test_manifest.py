@@ -182,6 +182,7 @@ BOX = f"{POD}.containers[0]"
         ),
         (job().replace("name: train", "name: Train_1"), "BadName", "metadata.name"),
         (job().replace("name: train", "name: qd-train"), "KeptName", "metadata.name"),
+        (job().replace("name: train", "generateName: train-"), "NoName", "metadata.generateName"),
         (job() + "---\n" + job(), "TwiceTheSame", "metadata.name"),
         (job().replace("batch/v1", "example.org/v1").replace("kind: Job", "kind: Widget"), "UnknownKind", "kind"),
         ("apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n", "ClusterScoped", "kind"),

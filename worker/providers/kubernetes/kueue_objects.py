@@ -97,6 +97,8 @@ def refusals(wanted: Arrangement) -> list[str]:
     for owner, shares in [*owners, ("the cohort", wanted.cohort_shares)]:
         found += _share_refusals(owner, shares, flavors, has_cohort=bool(wanted.cohort))
     for team in wanted.teams:
+        if not team.namespaces or not all(map(is_dns_label, team.namespaces)):
+            found.append(f"queue {team.name!r} has no namespace, or one that is no name")
         if not team.shares:
             found.append(f"queue {team.name!r} has no share of anything")
         found += _number(f"the weight of queue {team.name!r}", team.weight)

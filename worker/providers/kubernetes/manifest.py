@@ -45,9 +45,8 @@ class Document:
 
     @property
     def name(self) -> str:
-        """Its name, or the beginning of one that the server makes."""
-        meta = as_map(self.value.get("metadata"))
-        return str(meta.get("name") or meta.get("generateName") or "")
+        """Its name, "" without one."""
+        return str(as_map(self.value.get("metadata")).get("name") or "")
 
     def line(self, keys: tuple[str | int, ...]) -> int:
         """The line of a field, or of what holds it."""
@@ -262,23 +261,25 @@ def _object(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
 def _names(doc: Document, seen: set[tuple[str, str, str]]) -> Iterator[Refusal]:
     """Whether its name and the labels are right, and whether they are not ours."""
     meta = as_map(doc.value.get("metadata"))
-    key = "name" if meta.get("name") else "generateName"
-    name = meta.get(key)
+    name = meta.get("name")
+    if not name and meta.get("generateName"):
+        # An answer that is lost after the server made the object would make a second one.
+        text = _("Write a name: with generateName an object could be made twice.")
+        yield Refusal(("metadata", "generateName"), "NoName", text)
+        return
     if not isinstance(name, str) or not name:
         yield Refusal(("metadata", "name"), "NoName", _("The object has no name."))
         return
-    plain_name = name.rstrip("-") if key == "generateName" else name
-    if len(name) > 253 or not all(names.is_dns_label(part) for part in plain_name.split(".")):
+    if len(name) > 253 or not all(names.is_dns_label(part) for part in name.split(".")):
         text = _("%(name)s is no name of an object.", name=repr(name)[:80])
-        yield Refusal(("metadata", key), "BadName", text)
+        yield Refusal(("metadata", "name"), "BadName", text)
     if name.startswith(KEPT_NAME):
         text = _("Names that begin with %(prefix)s are kept for the portal.", prefix=KEPT_NAME)
-        yield Refusal(("metadata", key), "KeptName", text)
-    if key == "name":
-        if (*group_kind(doc.value), name) in seen:
-            text = _("The manifest has %(kind)s %(name)s twice.", kind=doc.kind, name=name)
-            yield Refusal(("metadata", "name"), "TwiceTheSame", text)
-        seen.add((*group_kind(doc.value), name))
+        yield Refusal(("metadata", "name"), "KeptName", text)
+    if (*group_kind(doc.value), name) in seen:
+        text = _("The manifest has %(kind)s %(name)s twice.", kind=doc.kind, name=name)
+        yield Refusal(("metadata", "name"), "TwiceTheSame", text)
+    seen.add((*group_kind(doc.value), name))
     places: list[tuple[str | int, ...]] = [("metadata",)]
     for pods in _sets(doc):
         places.append((*pods.keys, "metadata"))
