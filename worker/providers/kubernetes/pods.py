@@ -179,11 +179,9 @@ def pod_labels(spec: WorkloadSpec) -> dict[str, str]:
     return labels_of(spec) | ({KAI_QUEUE: spec.queue} if spec.scheduler == KAI and spec.queue else {})
 
 
-def pod_spec(
-    spec: WorkloadSpec, rendezvous: list[dict[str, Any]], *, name: str, restarts: bool, subdomain: str = ""
-) -> dict[str, Any]:
-    """The pod's spec. ``restarts``: the container is started again in place, else whoever made the pod decides."""
-    found: dict[str, Any] = {"restartPolicy": "OnFailure" if restarts else "Never"}
+def pod_spec(spec: WorkloadSpec, rendezvous: list[dict[str, Any]], *, name: str, subdomain: str = "") -> dict[str, Any]:
+    """The pod's spec. Nothing is started again in place: a rank alone cannot rejoin its gang."""
+    found: dict[str, Any] = {"restartPolicy": "Never"}
     if subdomain:
         found["subdomain"] = subdomain
     if spec.scheduler in SCHEDULER_NAMES:
@@ -207,12 +205,11 @@ def pod_template(
     rendezvous: list[dict[str, Any]],
     *,
     name: str = "main",
-    restarts: bool = False,
     subdomain: str = "",
     grouped: bool = False,
 ) -> dict[str, Any]:
     """The whole template."""
     return {
         "metadata": {"labels": pod_labels(spec), "annotations": pod_annotations(spec, grouped=grouped)},
-        "spec": pod_spec(spec, rendezvous, name=name, restarts=restarts, subdomain=subdomain),
+        "spec": pod_spec(spec, rendezvous, name=name, subdomain=subdomain),
     }

@@ -137,8 +137,8 @@ def _of_kind(spec: WorkloadSpec, kind: str) -> list[str]:
     found = []
     if spec.array and (kind != INDEXED_JOB or spec.nodes > 1):
         found.append("an array of single-node tasks is written as an Indexed Job and nothing else")
-    if spec.auto_resume_retries and kind == TRAINJOB:
-        found.append("HyperPod resumes PyTorchJobs, Jobs and JobSets, not a TrainJob")
+    if spec.auto_resume_retries and kind != PYTORCHJOB:
+        found.append("HyperPod resumes PyTorchJobs and no other kind")
     if kind == INDEXED_JOB and spec.max_restarts and spec.nodes > 1 and not spec.array:
         found.append("an Indexed Job restarts single pods, not the gang: take a JobSet, or no restarts")
     if spec.runtime and kind != TRAINJOB:

@@ -28,9 +28,7 @@ def objects(spec: WorkloadSpec) -> tuple[dict[str, Any], ...]:
         "parallelism": spec.pods,
         **_failures(spec),
         "podReplacementPolicy": "Failed",
-        "template": pod_template(
-            spec, meeting, restarts=spec.auto_resume_retries > 0, subdomain=name if is_gang else ""
-        ),
+        "template": pod_template(spec, meeting, subdomain=name if is_gang else ""),
     }
     if not spec.array:
         body["activeDeadlineSeconds"] = spec.time_limit_min * 60
@@ -50,4 +48,4 @@ def _failures(spec: WorkloadSpec) -> dict[str, Any]:
     """A gang fails with its first pod; a task of an array alone."""
     if spec.array:
         return {"backoffLimitPerIndex": spec.max_restarts, "maxFailedIndexes": len(spec.array)}
-    return {"backoffLimit": spec.auto_resume_retries or spec.max_restarts}
+    return {"backoffLimit": spec.max_restarts}

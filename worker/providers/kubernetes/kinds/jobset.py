@@ -40,10 +40,10 @@ def body(
 ) -> dict[str, Any]:
     """The JobSet's spec without ``suspend``. ``is_runtime``: as the template of a TrainJob, which brings the nodes."""
     job: dict[str, Any] = {
-        "backoffLimit": spec.auto_resume_retries,
+        "backoffLimit": 0,
         "completionMode": "Indexed",
         "podReplacementPolicy": "Failed",
-        "template": pod_template(spec, meeting, name=NODE, restarts=spec.auto_resume_retries > 0),
+        "template": pod_template(spec, meeting, name=NODE),
     }
     if not is_runtime:
         job |= {"completions": spec.nodes, "parallelism": spec.nodes, "activeDeadlineSeconds": spec.time_limit_min * 60}

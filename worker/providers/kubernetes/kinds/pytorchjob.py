@@ -14,13 +14,11 @@ CONTAINER = "pytorch"
 
 def objects(spec: WorkloadSpec) -> tuple[dict[str, Any], ...]:
     """The PyTorchJob; the operator makes a Service for each pod."""
-    restarts = spec.auto_resume_retries > 0
-    policy = "OnFailure" if restarts or spec.max_restarts else "Never"
+    retries = spec.auto_resume_retries or spec.max_restarts
+    policy = "OnFailure" if retries else "Never"
 
     def replicas(count: int) -> dict[str, Any]:
-        template = pod_template(
-            spec, rendezvous.by_operator(spec), name=CONTAINER, restarts=restarts, grouped=spec.nodes > 1
-        )
+        template = pod_template(spec, rendezvous.by_operator(spec), name=CONTAINER, grouped=spec.nodes > 1)
         # The operator sets the pods' policy from the replica's and warns of another.
         template["spec"].pop("restartPolicy")
         return {"replicas": count, "restartPolicy": policy, "template": template}
@@ -37,7 +35,7 @@ def objects(spec: WorkloadSpec) -> tuple[dict[str, Any], ...]:
             "runPolicy": {
                 "suspend": queueing.starts_suspended(spec),
                 "activeDeadlineSeconds": spec.time_limit_min * 60,
-                "backoffLimit": spec.auto_resume_retries or spec.max_restarts,
+                "backoffLimit": retries,
                 # The pods stay until the portal has read their ends and logs; the sweep deletes the whole.
                 "cleanPodPolicy": "Running",
             },
