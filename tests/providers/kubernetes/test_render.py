@@ -325,7 +325,7 @@ def test_kinds_that_fit():
     assert kinds_for(workload()) == KINDS
     assert kinds_for(JOBS["array-of-20"]) == ("indexed_job",)
     assert kinds_for(JOBS["hyperpod-auto-resume"]) == ("pytorchjob",)
-    assert kinds_for(JOBS["p5-64-restarts"]) == ("jobset", "pytorchjob", "trainjob")
+    assert kinds_for(JOBS["p5-64-restarts"]) == ("jobset", "trainjob")
     assert refusals(workload(), "cron_job") == ["kind 'cron_job' is none of indexed_job, jobset, pytorchjob, trainjob"]
 
 

@@ -139,8 +139,8 @@ def _of_kind(spec: WorkloadSpec, kind: str) -> list[str]:
         found.append("an array of single-node tasks is written as an Indexed Job and nothing else")
     if spec.auto_resume_retries and kind != PYTORCHJOB:
         found.append("HyperPod resumes PyTorchJobs and no other kind")
-    if kind == INDEXED_JOB and spec.max_restarts and spec.nodes > 1 and not spec.array:
-        found.append("an Indexed Job restarts single pods, not the gang: take a JobSet, or no restarts")
+    if kind in (INDEXED_JOB, PYTORCHJOB) and spec.max_restarts and spec.nodes > 1:
+        found.append(f"a {kind} restarts single pods, not the gang: take a JobSet or a TrainJob, or no restarts")
     if spec.runtime and kind != TRAINJOB:
         found.append(f"runtime {spec.runtime!r} is for a TrainJob")
     if spec.runtime and (spec.pod_priority_class or spec.scheduler not in (KUEUE, PLAIN)):
