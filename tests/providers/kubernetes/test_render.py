@@ -200,7 +200,9 @@ def test_topology_is_asked_of_kueue_on_the_pods(kind):
         assert notes["kueue.x-k8s.io/podset-required-topology"] == "topology.k8s.aws/network-node-layer-3"
         assert ("kueue.x-k8s.io/podset-group-name" in notes) == (kind == "pytorchjob")
     for template in rendered(wish, kind)[1]:
-        assert template["metadata"]["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] == "zone"
+        notes = template["metadata"]["annotations"]
+        assert notes["kueue.x-k8s.io/podset-preferred-topology"] == "zone"
+        assert ("kueue.x-k8s.io/podset-group-name" in notes) == (kind == "pytorchjob")
 
 
 def test_without_kueue_the_portal_lets_the_whole_gang_begin():

@@ -164,8 +164,7 @@ def pod_annotations(spec: WorkloadSpec, *, grouped: bool = False) -> dict[str, s
     found = annotations_of(spec)
     if spec.topology and not spec.array:
         found[TOPOLOGY_REQUIRED if spec.topology.is_required else TOPOLOGY_PREFERRED] = spec.topology.level
-        # Groups are for required domains: Kueue refuses them beside a wish.
-        if grouped and spec.topology.is_required:
+        if grouped:
             found[TOPOLOGY_GROUP] = object_name(spec.uid)
     if spec.scheduler == VOLCANO:
         found[VOLCANO_GROUP] = object_name(spec.uid)
