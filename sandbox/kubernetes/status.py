@@ -58,6 +58,7 @@ class ApiError(Exception):
         self.message = message
         self.details = dict(details or {})
         self.retry_after_s = retry_after_s
+        self.metadata: Object = {}
         if retry_after_s is not None:
             self.details["retryAfterSeconds"] = retry_after_s
 
@@ -66,7 +67,7 @@ class ApiError(Exception):
         told: Object = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": dict(self.metadata),
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
