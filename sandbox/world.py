@@ -70,6 +70,9 @@ FAULT_KINDS = (
     "cluster-fails",
     "group-no-capacity",
     "lifecycle-fails",
+    "unauthorized",
+    "watch-cut",
+    "history-lost",
 )
 
 #: PCI addresses of the 8 GPUs of a p5.48xlarge.

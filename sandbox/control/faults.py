@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     # The command line reads this module's tables; it must not wait for moto to be imported.
     from sandbox.control.stack import Stack
 
-SERVICES: Final = ("aws", "slurm")
+SERVICES: Final = ("aws", "slurm", "kubernetes")
 
 #: How a server error looks, by service; "error" is the service's own words for it.
 SHAPES: Final = {
     "aws": ("error", "html", "html-ok", "cut", "lost-reply"),
     "slurm": ("error", "html", "empty", "truncated", "errors-in-200", "lost-reply"),
+    "kubernetes": ("error", "unavailable", "html", "cut", "lost-reply"),
 }
 
 #: Which keys each kind takes.
@@ -41,6 +42,9 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "cluster-fails": frozenset({"what", "times", "seconds"}),
     "group-no-capacity": frozenset({"group", "times", "seconds"}),
     "lifecycle-fails": frozenset({"times", "seconds"}),
+    "unauthorized": frozenset({"service", "operation", "times", "seconds"}),
+    "watch-cut": frozenset({"service", "operation", "every", "times", "seconds"}),
+    "history-lost": frozenset({"service", "operation", "times", "seconds"}),
 }
 
 #: What AWS may plan for a machine, and reasons for which machines die while they start.
@@ -58,6 +62,13 @@ STORAGE: Final = ("file-system", "association")
 
 #: What of a cluster can be told to fail.
 CLUSTERS: Final = ("pcs-cluster", "pcs-group", "pcs-queue", "eks-cluster", "parallelcluster")
+
+#: What Kubernetes alone does.
+_KUBERNETES: Final = {
+    "unauthorized": "does not know our token",
+    "watch-cut": "cuts each watch",
+    "history-lost": "has lost its history",
+}
 
 #: A jump further than a block's longest life shows nothing new.
 MOST_HOURS_AHEAD: Final = 24 * 183
@@ -277,9 +288,16 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
         elif kind == "throttling":
             what = f"{target} throttles us"
         elif kind == "access-denied":
-            if service != "aws":
-                raise BadFault("service: only aws refuses by policy")
+            if service not in ("aws", "kubernetes"):
+                raise BadFault("service: only aws and kubernetes refuse by policy")
             what = f"{target} is not allowed to us"
+        elif kind in ("unauthorized", "watch-cut", "history-lost"):
+            if service != "kubernetes":
+                raise BadFault(f"service: {kind} is a fault of kubernetes")
+            what = f"{target} {_KUBERNETES[kind]}"
+            if kind == "watch-cut":
+                parameters["every"] = _seconds(given, "every", 3600) or 5.0
+                what = f"{target} cuts each watch after {parameters['every']:g} s"
         else:
             shape = str(given.get("shape") or "error")
             if shape not in SHAPES[service]:

@@ -13,7 +13,9 @@ from sandbox.kubernetes.status import Cause, Object
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_KEY: Final = re.compile(r"(?:(?=[^/]{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_KEY: Final = re.compile(
+    r"(?:(?=[^/]{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _ENV: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LABEL_NAMED: Final = ("services", "namespaces")
@@ -35,7 +37,7 @@ def check_metadata(kind: Kind, thing: Object) -> list[Cause]:
             Cause(
                 "metadata.name",
                 "FieldValueInvalid",
-                f'"{name}": a lowercase {rule} must consist of lower case alphanumeric characters, \'-\' or \'.\', '
+                f"\"{name}\": a lowercase {rule} must consist of lower case alphanumeric characters, '-' or '.', "
                 "and must start and end with an alphanumeric character",
             )
         )
@@ -55,7 +57,9 @@ def check_metadata(kind: Kind, thing: Object) -> list[Cause]:
             if not owner.get(field):
                 found.append(Cause(f"metadata.ownerReferences[{at}].{field}", "FieldValueRequired"))
     if sum(bool(owner.get("controller")) for owner in metadata.get("ownerReferences") or ()) > 1:
-        found.append(Cause("metadata.ownerReferences", "FieldValueInvalid", "only one reference can have controller set"))
+        found.append(
+            Cause("metadata.ownerReferences", "FieldValueInvalid", "only one reference can have controller set")
+        )
     return found
 
 
@@ -249,7 +253,9 @@ def _check_resources(resources: Object, path: str) -> Iterator[Cause]:
     for name in requests:
         extended = "/" in name or name.startswith("hugepages-")
         if extended and name not in limits:
-            yield Cause(f"{path}.limits", "FieldValueRequired", f"Limit must be set for non overcommitable resources: {name}")
+            yield Cause(
+                f"{path}.limits", "FieldValueRequired", f"Limit must be set for non overcommitable resources: {name}"
+            )
         elif extended and str(limits[name]) != str(requests[name]):
             yield Cause(f"{path}.requests", "FieldValueInvalid", f'"{requests[name]}": must be equal to {name} limit')
 
@@ -308,9 +314,7 @@ def _check_deployment(new: Object, old: Object | None) -> Iterator[Cause]:
     labels = (template.get("metadata") or {}).get("labels") or {}
     selector = requirements_of(spec.get("selector") or {})
     if not selector or not all(one.holds(labels) for one in selector):
-        yield Cause(
-            "spec.template.metadata.labels", "FieldValueInvalid", "`selector` does not match template `labels`"
-        )
+        yield Cause("spec.template.metadata.labels", "FieldValueInvalid", "`selector` does not match template `labels`")
     if old is not None and old["spec"].get("selector") != spec.get("selector"):
         yield Cause("spec.selector", "FieldValueInvalid", "field is immutable")
 
@@ -331,7 +335,7 @@ def _check_crd(new: Object, old: Object | None) -> Iterator[Cause]:
     spec = new.get("spec") or {}
     names = spec.get("names") or {}
     if new["metadata"]["name"] != f"{names.get('plural')}.{spec.get('group')}":
-        yield Cause("metadata.name", "FieldValueInvalid", "must be spec.names.plural+\".\"+spec.group")
+        yield Cause("metadata.name", "FieldValueInvalid", 'must be spec.names.plural+"."+spec.group')
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         yield Cause("spec.scope", "FieldValueRequired")
     if not names.get("kind"):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sandbox.kubernetes.status import ApiError, Object, bad_request
+from sandbox.kubernetes.status import ApiError, bad_request
 
 #: Lists that a strategic merge patch merges, by the field's name, and the key of their items; "" for sets of words.
 #: A list that is not here (tolerations, taints, command, args) is replaced whole, as the real server does.

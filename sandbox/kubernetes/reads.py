@@ -50,7 +50,9 @@ def _read_token(text: str) -> tuple[int, tuple[str, str]]:
 def revision_of(text: str) -> int:
     """A resourceVersion as the number it is. Raises ApiError (400)."""
     if not text.isdecimal():
-        raise bad_request(f'Invalid value: "{text}": resourceVersion: strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise bad_request(
+            f'Invalid value: "{text}": resourceVersion: strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
     return int(text)
 
 
@@ -149,7 +151,9 @@ class Reader:
 
     # --- watch
 
-    def watch(self, target: Target, request: Request, lasts_s: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    def watch(
+        self, target: Target, request: Request, lasts_s: float | None, stopped: Callable[[], bool]
+    ) -> Iterator[bytes]:
         """The lines of a watch; an empty one is a sign of life that is not sent. Raises ApiError before the first."""
         test = self.matcher(target, request)
         asked, initial = request.query.get("resourceVersion", ""), request.flag("sendInitialEvents")

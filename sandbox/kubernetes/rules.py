@@ -41,12 +41,15 @@ _KNOWN: Final[Mapping[str, Rule]] = {
     f"!has(self.cohort) && {_TRUE_UNLESS_BORROWING}": lambda new, _: "cohort" in new or not _borrows(new),
     f"!has(self.cohortName) && {_TRUE_UNLESS_BORROWING}": lambda new, _: "cohortName" in new or not _borrows(new),
     "self.flavors.all(x, size(x.resources) == size(self.coveredResources))": lambda new, _: all(
-        len(flavor.get("resources") or ()) == len(new.get("coveredResources") or ()) for flavor in new.get("flavors") or ()
+        len(flavor.get("resources") or ()) == len(new.get("coveredResources") or ())
+        for flavor in new.get("flavors") or ()
     ),
     "!(self.reclaimWithinCohort == 'Never' && has(self.borrowWithinCohort) &&"
-    " self.borrowWithinCohort.policy != 'Never')": lambda new, _: not (
-        new.get("reclaimWithinCohort") == "Never"
-        and (new.get("borrowWithinCohort") or {}).get("policy", "Never") != "Never"
+    " self.borrowWithinCohort.policy != 'Never')": lambda new, _: (
+        not (
+            new.get("reclaimWithinCohort") == "Never"
+            and (new.get("borrowWithinCohort") or {}).get("policy", "Never") != "Never"
+        )
     ),
     "!has(self.topologyName) || self.nodeLabels.size() >= 1": lambda new, _: (
         "topologyName" not in new or bool(new.get("nodeLabels"))

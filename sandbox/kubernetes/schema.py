@@ -133,7 +133,9 @@ def _check(value: Any, schema: Schema, path: str, found: list[Cause], before: An
             return
     elif (want := schema.get("type")) in _TYPES and not _fits(value, want):
         is_type = _named_type(value)
-        found.append(Cause(path, "FieldValueTypeInvalid", f'"{is_type}": {path} in body must be of type {want}: "{is_type}"'))
+        found.append(
+            Cause(path, "FieldValueTypeInvalid", f'"{is_type}": {path} in body must be of type {want}: "{is_type}"')
+        )
         return
     _check_scalar(value, schema, path, found)
     if isinstance(value, dict):
@@ -144,10 +146,14 @@ def _check(value: Any, schema: Schema, path: str, found: list[Cause], before: An
         _check(value, each, path, found, before)
     choices = schema.get("anyOf") or ()
     if choices and not schema.get(_EITHER) and not any(_agrees(value, each) for each in choices):
-        found.append(Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body must validate at least one schema"))
+        found.append(
+            Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body must validate at least one schema")
+        )
     choices = schema.get("oneOf") or ()
     if choices and sum(_agrees(value, each) for each in choices) != 1:
-        found.append(Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body must validate one and only one schema"))
+        found.append(
+            Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body must validate one and only one schema")
+        )
     if "not" in schema and _agrees(value, schema["not"]):
         found.append(Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body must not validate the schema"))
     for rule in schema.get("x-kubernetes-validations") or ():
@@ -184,7 +190,9 @@ def _check_scalar(value: Any, schema: Schema, path: str, found: list[Cause]) -> 
             found.append(Cause(path, "FieldValueInvalid", said))
         bits = {"int32": 31, "int64": 63}.get(str(schema.get("format")))
         if bits and not -(2**bits) <= value < 2**bits:
-            found.append(Cause(path, "FieldValueInvalid", f"{value}: {path} in body must be of type {schema['format']}"))
+            found.append(
+                Cause(path, "FieldValueInvalid", f"{value}: {path} in body must be of type {schema['format']}")
+            )
     if isinstance(value, str):
         if len(value) > schema.get("maxLength", len(value)):
             found.append(Cause(path, "FieldValueTooLong", f"may not be more than {schema['maxLength']} bytes"))
@@ -199,9 +207,7 @@ def _check_scalar(value: Any, schema: Schema, path: str, found: list[Cause]) -> 
         # The one long pattern of the schemas is that of quantities, which may also be bare numbers.
         right = is_quantity(value) if schema.get(_EITHER) else _pattern(pattern).search(str(value)) is not None
         if not right:
-            found.append(
-                Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body should match '{pattern}'")
-            )
+            found.append(Cause(path, "FieldValueInvalid", f"{_shown(value)}: {path} in body should match '{pattern}'"))
 
 
 def _is_instant(text: str) -> bool:
@@ -226,7 +232,9 @@ def _check_object(value: Object, schema: Schema, path: str, found: list[Cause], 
         said = f"{len(value)}: {path} in body should have at least {schema['minProperties']} properties"
         found.append(Cause(path, "FieldValueInvalid", said))
     if len(value) > schema.get("maxProperties", len(value)):
-        found.append(Cause(path, "FieldValueTooMany", f"{len(value)}: must have at most {schema['maxProperties']} items"))
+        found.append(
+            Cause(path, "FieldValueTooMany", f"{len(value)}: must have at most {schema['maxProperties']} items")
+        )
 
 
 def _check_list(value: list[Any], schema: Schema, path: str, found: list[Cause], before: list[Any]) -> None:

@@ -79,7 +79,9 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
 
 def requirements_of(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
     """The clauses of a LabelSelector object (matchLabels and matchExpressions)."""
-    found = [Requirement(key, "In", frozenset({str(value)})) for key, value in (selector.get("matchLabels") or {}).items()]
+    found = [
+        Requirement(key, "In", frozenset({str(value)})) for key, value in (selector.get("matchLabels") or {}).items()
+    ]
     for one in selector.get("matchExpressions") or ():
         found.append(Requirement(one["key"], one["operator"], frozenset(one.get("values") or ())))
     return tuple(found)
@@ -128,7 +130,9 @@ def _read(thing: Object, path: str) -> str:
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     if found is None:
-        return "0" if path == "status.succeeded" else "false" if path in ("spec.unschedulable", "spec.hostNetwork") else ""
+        return (
+            "0" if path == "status.succeeded" else "false" if path in ("spec.unschedulable", "spec.hostNetwork") else ""
+        )
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 

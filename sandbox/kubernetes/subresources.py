@@ -121,7 +121,9 @@ class Subresources:
                     error = too_many_requests(10)
                     error.message = "Cannot evict pod as it would violate the pod's disruption budget."
                     named = budget["metadata"]["name"]
-                    error.details["causes"] = [{"reason": "DisruptionBudget", "message": f"The disruption budget {named}"}]
+                    error.details["causes"] = [
+                        {"reason": "DisruptionBudget", "message": f"The disruption budget {named}"}
+                    ]
                     raise error
             options = body.get("deleteOptions") or {}
             removal = Removal(grace_s=options.get("gracePeriodSeconds"))
@@ -135,7 +137,9 @@ class Subresources:
         every = containers + [one["name"] for one in pod["spec"].get("initContainers") or ()]
         wanted = request.query.get("container") or (containers[0] if len(containers) == 1 else "")
         if not wanted:
-            raise bad_request(f"a container name must be specified for pod {target.name}, choose one of: [{' '.join(every)}]")
+            raise bad_request(
+                f"a container name must be specified for pod {target.name}, choose one of: [{' '.join(every)}]"
+            )
         if wanted not in every:
             raise bad_request(f"container {wanted} is not valid for pod {target.name}")
         uid = pod["metadata"]["uid"]

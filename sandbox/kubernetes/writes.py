@@ -30,7 +30,14 @@ ORPHAN: Final = "orphan"
 _GENERATED: Final = 5
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 #: The server alone writes these.
-_KEPT: Final = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace")
+_KEPT: Final = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "namespace",
+)
 #: Built-in kinds whose spec has no generation.
 _NO_GENERATION: Final = frozenset(("namespaces", "nodes", "services", "persistentvolumes", "persistentvolumeclaims"))
 
@@ -131,9 +138,7 @@ class Writer:
         for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
             if new.setdefault(name, wanted) != wanted:
                 word = "API version" if name == "apiVersion" else "kind"
-                raise bad_request(
-                    f"the {word} in the data ({new[name]}) does not match the expected {word} ({wanted})"
-                )
+                raise bad_request(f"the {word} in the data ({new[name]}) does not match the expected {word} ({wanted})")
         metadata = new.setdefault("metadata", {})
         if not isinstance(metadata, dict):
             raise bad_request("metadata is no object")
@@ -294,7 +299,9 @@ class Writer:
             return not (thing.get("spec") or {}).get("finalizers")
         return not (kind.resource == "pods" and metadata.get("deletionGracePeriodSeconds"))
 
-    def apply(self, kind: Kind, namespace: str, name: str, body: Object, how: How, sub: str = "") -> tuple[Object, bool]:
+    def apply(
+        self, kind: Kind, namespace: str, name: str, body: Object, how: How, sub: str = ""
+    ) -> tuple[Object, bool]:
         """Server-side apply; the object and whether it is new. Raises ApiError (409 on another manager's field)."""
         wanted = self._received(kind, namespace, body)
         if wanted["metadata"].get("name", name) != name:
@@ -318,7 +325,9 @@ class Writer:
             old = converted(found, kind)
             owners = apply.Owners(old["metadata"].get("managedFields"))
             if sub == "status":
-                wanted = {key: value for key, value in wanted.items() if key in ("apiVersion", "kind", "metadata", "status")}
+                wanted = {
+                    key: value for key, value in wanted.items() if key in ("apiVersion", "kind", "metadata", "status")
+                }
             new = apply.apply(old, wanted, owners, at, kind.list_keys, force=how.force)
             new["metadata"].pop("resourceVersion", None)
             if asked := wanted["metadata"].get("resourceVersion"):
@@ -327,7 +336,9 @@ class Writer:
 
     # --- delete
 
-    def delete(self, kind: Kind, namespace: str, name: str, removal: Removal, *, dry_run: bool = False) -> tuple[Object, bool]:
+    def delete(
+        self, kind: Kind, namespace: str, name: str, removal: Removal, *, dry_run: bool = False
+    ) -> tuple[Object, bool]:
         """Delete an object; the object and whether it is gone at once. Raises ApiError."""
         with self.store.lock:
             old = self.read(kind, namespace, name)
@@ -402,5 +413,3 @@ def _plain_types(kind: Kind, new: Object) -> None:
                     f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: cannot '
                     f"unmarshal {type(value).__name__} into Go struct field {kind.kind}.{name} of type string: {key}"
                 )
-
-
