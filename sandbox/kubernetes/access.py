@@ -172,7 +172,7 @@ def _covers(rule: Object, attempt: Attempt) -> bool:
             path == attempt.path or (path.endswith("*") and attempt.path.startswith(path[:-1]))
             for path in rule.get("nonResourceURLs") or ()
         )
-    resource, _, sub = attempt.resource.partition("/")
+    sub = attempt.resource.partition("/")[2]
     named = _in(rule.get("resources"), attempt.resource) or (sub != "" and f"*/{sub}" in (rule.get("resources") or ()))
     names = rule.get("resourceNames") or ()
     return named and _in(rule.get("apiGroups"), attempt.group) and (not names or attempt.name in names)

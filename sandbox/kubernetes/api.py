@@ -158,7 +158,7 @@ class Api:
         if verb == "get":
             return Answer(200, _encoded(self.writer.read(kind, target.namespace, target.name)))
         if verb == "list":
-            return Answer(200, _encoded(self.reader.list(target, request)))
+            return Answer(200, _encoded(self.reader.page(target, request)))
         if verb in ("create", "update") and not isinstance(document := request.document(), dict):
             raise bad_request(f"the body is no object but {type(document).__name__}")
         self._said_twice(request, how)

@@ -1,4 +1,4 @@
-"""Faults of the pretend API server: refusals, slowness, cut watches and lost history, put in force through the world."""
+"""Faults of the pretend API server: refusals, slowness, cut watches, lost history; put in force by the world."""
 
 from __future__ import annotations
 

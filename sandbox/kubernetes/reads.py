@@ -72,7 +72,7 @@ class Reader:
 
     # --- list
 
-    def list(self, target: Target, request: Request) -> Object:
+    def page(self, target: Target, request: Request) -> Object:
         """A list object. Raises ApiError (400, 410, 504)."""
         kind, test = target.kind, self.matcher(target, request)
         limit, token = request.number("limit") or 0, request.query.get("continue", "")
@@ -161,7 +161,8 @@ class Reader:
             raise ApiError(
                 422,
                 "Invalid",
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to "
+                "NotOlderThan",
             )
         first: list[Object] = []
         with self.store.lock:

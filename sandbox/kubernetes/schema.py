@@ -131,7 +131,7 @@ def _check(value: Any, schema: Schema, path: str, found: list[Cause], before: An
             said = f'"{_named_type(value)}": {path} in body must be of type integer or string: "{_named_type(value)}"'
             found.append(Cause(path, "FieldValueTypeInvalid", said))
             return
-    elif (want := schema.get("type")) in _TYPES and not _fits(value, want):
+    elif (want := str(schema.get("type", ""))) in _TYPES and not _fits(value, want):
         is_type = _named_type(value)
         found.append(
             Cause(path, "FieldValueTypeInvalid", f'"{is_type}": {path} in body must be of type {want}: "{is_type}"')

@@ -72,7 +72,7 @@ class ClusterApi:
         self._seed(crds)
 
     def _seed(self, crds: Sequence[str] | None) -> None:
-        """Lay down what every cluster has; what is there already, or was deleted from a state that is not new, stays."""
+        """Lay down what every cluster has, where the state is new."""
         marker = Key("namespaces", "", _NAMESPACES[-1])
         if self.store.get(marker) is not None:
             return

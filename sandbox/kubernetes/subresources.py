@@ -219,7 +219,7 @@ class Subresources:
         wanted, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (wanted is None) == (path is None):
             raise bad_request("spec: exactly one of resourceAttributes or nonResourceAttributes must be set")
-        if wanted is not None:
+        if isinstance(wanted, dict):
             resource, sub = str(wanted.get("resource", "")), str(wanted.get("subresource", ""))
             attempt = Attempt(
                 verb=str(wanted.get("verb", "")),
@@ -229,7 +229,8 @@ class Subresources:
                 name=str(wanted.get("name", "")),
             )
         else:
-            attempt = Attempt(verb=str(path.get("verb", "")), path=str(path.get("path", "")))
+            told_path = path or {}
+            attempt = Attempt(verb=str(told_path.get("verb", "")), path=str(told_path.get("path", "")))
         allowed = self.access.allows(user, attempt)
         return {**told, "status": {"allowed": allowed, "reason": "" if allowed else "no rule allows it"}}
 

@@ -126,6 +126,8 @@ class Writer:
                 metadata["generation"] = 1
             if "status" in kind.subresources and kind.resource != "nodes":
                 new.pop("status", None)
+                if not kind.custom:
+                    new["status"] = {}
             new = self._checked(kind, new, None, how)
             self._priority(kind, new)
             self._owned(kind, new, {}, (how.manager, "Update", ""))
@@ -253,7 +255,8 @@ class Writer:
         if asked and asked != there["resourceVersion"]:
             raise conflict(kind.plural, kind.group, name)
         if new["metadata"].get("uid") not in (None, "", there["uid"]):
-            why = f"Precondition failed: UID in precondition: {new['metadata']['uid']}, UID in object meta: {there['uid']}"
+            uid = new["metadata"]["uid"]
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {there['uid']}"
             raise conflict(kind.plural, kind.group, name, why)
         new = {**new, "metadata": {key: value for key, value in new["metadata"].items() if key not in _KEPT}}
         new["metadata"] |= {key: there[key] for key in _KEPT if key in there}
