@@ -25,6 +25,8 @@ class Actor:
         self.cluster = cluster
         self.store = cluster.store
         self.how = How(manager=self.name, validation="Ignore")
+        #: The last thing it could not cope with, for whoever looks into the sandbox.
+        self.trouble = ""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sandbox-kubernetes-{self.name}", daemon=True)
 
@@ -43,9 +45,14 @@ class Actor:
     def _run(self) -> None:
         while not self._end.is_set():
             revision = self.store.revision
-            # Another client may have changed or removed what was just read: the next look sees it.
-            with contextlib.suppress(ApiError):
+            try:
                 self.tick()
+            except ApiError:
+                # Another client has changed or removed what was just read: the next look sees it.
+                pass
+            except Exception as error:
+                # As a real controller: an object that it cannot read does not end it.
+                self.trouble = f"{type(error).__name__}: {error}"
             if self.store.revision == revision:
                 self.store.wait(revision, self.pause_s)
             else:

@@ -145,6 +145,16 @@ class Kubelets(Actor):
             self._lost.pop(name, None)
         self._node_ready(name, "True", "KubeletReady", "kubelet is posting ready status")
 
+    def remove_node(self, name: str) -> None:
+        """A node is gone for good, and its pods with it."""
+        with self._lock:
+            for pod in self.store.scan("pods"):
+                if pod["spec"].get("nodeName") == name:
+                    self.delete("pods", pod, grace_s=0)
+            node = self.store.get(Key("nodes", "", name))
+            if node is not None:
+                self.delete("nodes", node)
+
     def oom(self, namespace: str, name: str, container: str = "") -> None:
         """Kill a container as the kernel does when it is over its memory. Raises KeyError where none runs."""
         with self._lock:

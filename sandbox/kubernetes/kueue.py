@@ -14,7 +14,8 @@ from sandbox.kubernetes.conversion import converted
 from sandbox.kubernetes.placing import requests_of
 from sandbox.kubernetes.quantities import quantity, written
 from sandbox.kubernetes.status import Object
-from sandbox.kubernetes.store import Key
+from sandbox.kubernetes.store import Key, Store
+from sandbox.kubernetes.trainers import jobset_of, runtime_of
 
 GROUP: Final = "kueue.x-k8s.io"
 QUEUE: Final = f"{GROUP}/queue-name"
@@ -22,11 +23,11 @@ _WORKLOADS: Final = f"workloads.{GROUP}"
 Amounts = dict[tuple[str, str], Decimal]
 
 
-def _job_sets(job: Object) -> list[tuple[str, int, Object]]:
+def _job_sets(job: Object, _: Store) -> list[tuple[str, int, Object]]:
     return [("main", int(job["spec"].get("parallelism", 1)), job["spec"]["template"])]
 
 
-def _jobset_sets(thing: Object) -> list[tuple[str, int, Object]]:
+def _jobset_sets(thing: Object, _: Store) -> list[tuple[str, int, Object]]:
     found = []
     for one in thing["spec"]["replicatedJobs"]:
         inner = one["template"]["spec"]
@@ -35,9 +36,14 @@ def _jobset_sets(thing: Object) -> list[tuple[str, int, Object]]:
     return found
 
 
-def _pytorch_sets(thing: Object) -> list[tuple[str, int, Object]]:
+def _pytorch_sets(thing: Object, _: Store) -> list[tuple[str, int, Object]]:
     replicas = thing["spec"]["pytorchReplicaSpecs"]
     return [(role.lower(), int(one.get("replicas", 1)), one["template"]) for role, one in sorted(replicas.items())]
+
+
+def _train_sets(job: Object, store: Store) -> list[tuple[str, int, Object]]:
+    runtime = runtime_of(job, store)
+    return [] if runtime is None else _jobset_sets(jobset_of(job, runtime), store)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Queued:
 
     resource: str
     short: str
-    pod_sets: Callable[[Object], list[tuple[str, int, Object]]]
+    pod_sets: Callable[[Object, Store], list[tuple[str, int, Object]]]
     suspend: tuple[str, ...]
     done: str
     failed: str
@@ -56,6 +62,7 @@ KINDS: Final = (
     Queued("jobs.batch", "job", _job_sets, ("suspend",), "Complete", "Failed"),
     Queued("jobsets.jobset.x-k8s.io", "jobset", _jobset_sets, ("suspend",), "Completed", "Failed"),
     Queued("pytorchjobs.kubeflow.org", "pytorchjob", _pytorch_sets, ("runPolicy", "suspend"), "Succeeded", "Failed"),
+    Queued("trainjobs.trainer.kubeflow.org", "trainjob", _train_sets, ("suspend",), "Complete", "Failed"),
 )
 
 
@@ -118,10 +125,12 @@ class Kueue(Actor):
         metadata = job["metadata"]
         labels = metadata.get("labels") or {}
         sets, pod_class = [], ""
-        for set_name, count, template in queued.pod_sets(job):
+        for set_name, count, template in queued.pod_sets(job, self.store):
             inner = copy.deepcopy(template)
             pod_class = pod_class or str(inner["spec"].get("priorityClassName") or "")
             sets.append({"name": set_name, "count": count, "template": inner})
+        if not sets:
+            return
         spec: Object = {"queueName": labels[QUEUE], "podSets": sets, "active": True, "priority": 0}
         chosen = labels.get(f"{GROUP}/priority-class")
         for class_name, group, kind, resource in (
