@@ -24,6 +24,8 @@ class Collector:
         self._registry = registry
         self._stopped = stopped
         self._thread = threading.Thread(target=self._run, name="sandbox-kubernetes-garbage", daemon=True)
+        #: The last thing that could not be cleared away.
+        self.trouble = ""
         #: Objects that wait for something to go first.
         self._waiting: set[Key] = set()
 
@@ -60,6 +62,13 @@ class Collector:
             self._store.wait(revision, 0.25)
 
     def _visit(self, key: Key) -> None:
+        try:
+            self._clear(key)
+        except ApiError as error:
+            # One object that cannot be cleared away does not keep the others.
+            self.trouble = f"{key}: {error}"
+
+    def _clear(self, key: Key) -> None:
         with self._store.lock:
             thing = self._store.get(key)
             if thing is None:

@@ -138,7 +138,74 @@ scheduling.k8s.io/v1 priorityclasses PriorityClass C - pc
 storage.k8s.io/v1 storageclasses StorageClass C - sc
 """
 
+_TEXT: Final = {"type": "string"}
+_TEXTS: Final = {"type": "object", "additionalProperties": _TEXT}
+_OWNER: Final = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("apiVersion", "kind", "name", "uid"), _TEXT),
+        **{key: {"type": "boolean"} for key in ("controller", "blockOwnerDeletion")},
+    },
+}
+
+#: Shapes of what every object carries.
+METADATA: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion"), _TEXT),
+        "labels": _TEXTS,
+        "annotations": _TEXTS,
+        "finalizers": {"type": "array", "items": _TEXT},
+        "ownerReferences": {"type": "array", "items": _OWNER},
+        "managedFields": {"type": "array", "items": {"type": "object"}},
+    },
+}
+
 _FREE: Final[Schema] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+_VERSION: Final = {
+    "type": "object",
+    "required": ["name", "served", "storage"],
+    "properties": {
+        "name": _TEXT,
+        "served": {"type": "boolean"},
+        "storage": {"type": "boolean"},
+        "schema": _FREE,
+        "subresources": _FREE,
+        "additionalPrinterColumns": {"type": "array", "items": _FREE},
+        "deprecated": {"type": "boolean"},
+        "deprecationWarning": _TEXT,
+        "selectableFields": {"type": "array", "items": _FREE},
+    },
+}
+_NAMES: Final = {
+    "type": "object",
+    "required": ["kind", "plural"],
+    "properties": {
+        **dict.fromkeys(("kind", "plural", "singular", "listKind"), _TEXT),
+        **{key: {"type": "array", "items": _TEXT} for key in ("shortNames", "categories")},
+    },
+}
+_CRD: Final[Schema] = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["group", "names", "scope", "versions"],
+            "properties": {
+                "group": _TEXT,
+                "scope": {"type": "string", "enum": ["Namespaced", "Cluster"]},
+                "names": _NAMES,
+                "versions": {"type": "array", "items": _VERSION},
+                "conversion": _FREE,
+                "preserveUnknownFields": {"type": "boolean"},
+            },
+        },
+        "status": _FREE,
+    },
+}
 
 
 @functools.cache
@@ -150,6 +217,8 @@ def builtins() -> tuple[Kind, ...]:
 @functools.cache
 def builtin_schema(resource: str) -> Schema | None:
     """What a built-in kind may hold, for those that carry pods; None where nothing is checked by a schema."""
+    if resource == CRDS:
+        return _CRD
     if resource not in ("pods", "jobs.batch", "deployments.apps"):
         return None
     jobs = schema_of("jobset.x-k8s.io_jobsets", "v1alpha2")["properties"]["spec"]["properties"]["replicatedJobs"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sandbox.kubernetes import apply, builtin, schema
 from sandbox.kubernetes.conversion import converted
-from sandbox.kubernetes.registry import Kind, Registry, builtin_schema
+from sandbox.kubernetes.registry import METADATA, Kind, Registry, builtin_schema
 from sandbox.kubernetes.status import (
     Cause,
     Object,
@@ -149,12 +149,17 @@ class Writer:
                 f"the namespace of the provided object does not match the namespace sent on the request: "
                 f"{metadata['namespace']!r}, {namespace!r}"
             )
-        for field_name in ("labels", "annotations", "finalizers", "ownerReferences"):
-            if metadata.get(field_name, 0) is None:
-                del metadata[field_name]
-            shape: type = dict if field_name in ("labels", "annotations") else list
-            if not isinstance(metadata.get(field_name, shape()), shape):
-                raise bad_request(f"metadata.{field_name} has the wrong type")
+        for field_name in [name for name, value in metadata.items() if value is None]:
+            del metadata[field_name]
+        if not kind.custom:
+            for field_name in [name for name, value in new.items() if value is None]:
+                del new[field_name]
+        wrong = schema.check(metadata, METADATA)
+        if wrong:
+            raise bad_request(
+                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: cannot unmarshal '
+                f"into Go struct field ObjectMeta.metadata.{wrong[0].field}: {wrong[0].message}"
+            )
         return new
 
     def _namespace_takes(self, kind: Kind, namespace: str, name: str) -> None:

@@ -316,3 +316,37 @@ def test_state_outlives_a_restart(tmp_path: Path) -> None:
         again = client.CoreV1Api(connect(made)).read_namespaced_config_map("kept", "default")
         assert again.metadata.uid == kept.metadata.uid
         assert again.metadata.resource_version == kept.metadata.resource_version
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        "text",
+        {"metadata": []},
+        {"metadata": {"name": 5}},
+        {"metadata": {"generateName": 7}},
+        {"metadata": {"name": "a", "ownerReferences": [5]}},
+        {"metadata": {"name": "a", "finalizers": [{}]}},
+        {"metadata": {"name": "a", "labels": {"x": 5}}},
+        {"metadata": {"name": "a\nb"}, "spec": {}},
+        {"metadata": {"name": "a"}, "spec": 5},
+        {"metadata": {"name": "a"}, "spec": {"containers": [None]}},
+        {"metadata": {"name": "a"}, "spec": {"template": {"spec": None}}},
+        {"metadata": {"name": "a"}, "spec": {"versions": 5, "names": 7}},
+    ],
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/default/pods",
+        "/apis/batch/v1/namespaces/default/jobs",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads",
+    ],
+)
+def test_nonsense_is_refused_and_breaks_nothing(made: ClusterApi, path: str, body: Any) -> None:
+    code, told = ask(made, "POST", path, b"" if body is None else body)
+    assert code in (400, 422), told
+    assert told["message"]

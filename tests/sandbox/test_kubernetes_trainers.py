@@ -133,3 +133,33 @@ def test_no_component_had_trouble(cluster: Cluster, core: client.CoreV1Api) -> N
     core.create_namespaced_pod("default", pod("p"))
     until("it is over", lambda: core.read_namespaced_pod("p", "default").status.phase == "Succeeded")
     assert cluster.trouble() == {}
+
+
+def test_pods_that_ran_under_an_earlier_sandbox_have_failed_and_their_logs_are_left(tmp_path: Path) -> None:
+    world = World()
+    join(world, "n1")
+    first = Cluster(world, tmp_path / "kept", name="eks", restart_s=0.1)
+    first.start()
+    try:
+        core = client.CoreV1Api(connect(first.api))
+        body = pod("p", container={"command": ["sh", "-c", "echo begun; sleep 60"]})
+        core.create_namespaced_pod("default", body)
+        until("it has spoken", lambda: "begun" in log_of(core, "p"))
+    finally:
+        first.stop()
+    second = Cluster(world, tmp_path / "kept", name="eks", restart_s=0.1)
+    second.start()
+    try:
+        core = client.CoreV1Api(connect(second.api))
+        until("it has failed", lambda: core.read_namespaced_pod("p", "default").status.phase == "Failed")
+        ended = core.read_namespaced_pod("p", "default").status.container_statuses[0].state.terminated
+        assert (ended.exit_code, log_of(core, "p")) == (137, "begun\n")
+    finally:
+        second.stop()
+
+
+def log_of(core: client.CoreV1Api, name: str) -> str:
+    try:
+        return core.read_namespaced_pod_log(name, "default")
+    except client.ApiException:
+        return ""
