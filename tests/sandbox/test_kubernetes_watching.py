@@ -14,8 +14,9 @@ import pytest
 from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from kubernetes import client, watch
+from kubernetes import client, dynamic, watch
 
+from sandbox.control.faults import BadFault, inject
 from sandbox.kubernetes import ClusterApi
 from sandbox.kubernetes.access import User
 from tests.kubernetes_site import ask, cluster, config_map, connect, pod, until
@@ -220,3 +221,48 @@ def test_tokens_of_eks_open_only_their_own_cluster(made: ClusterApi) -> None:
         with pytest.raises(client.ApiException) as caught:
             client.CoreV1Api(connect(made, wrong)).list_namespace()
         assert caught.value.status == 401
+
+
+def test_faults_are_put_in_force_like_those_of_the_other_services(made: ClusterApi, core: client.CoreV1Api) -> None:
+    class Desk:
+        world = made.world
+
+        @staticmethod
+        def note(text: str) -> None:
+            assert text
+
+    asked = {"kind": "history-lost", "service": "kubernetes", "operation": "list-pods", "times": "1"}
+    done = inject(Desk(), asked)  # type: ignore[arg-type]
+    assert done.sentence == "kubernetes list-pods has lost its history, 1 times."
+    code, _ = ask(made, "GET", "/api/v1/namespaces/default/pods")
+    assert code == 410
+    core.list_namespaced_pod("default")
+    done = inject(Desk(), {"kind": "watch-cut", "service": "kubernetes", "every": "0.5"})  # type: ignore[arg-type]
+    assert raw(made, "watch=1&timeoutSeconds=60") == []
+    for wrong in ({"kind": "watch-cut", "service": "aws"}, {"kind": "unauthorized", "service": "slurm"}):
+        with pytest.raises(BadFault):
+            inject(Desk(), wrong)  # type: ignore[arg-type]
+
+
+def test_custom_objects_are_applied_and_watched(made: ClusterApi, core: client.CoreV1Api) -> None:
+    queues = dynamic.DynamicClient(core.api_client).resources.get(
+        api_version="kueue.x-k8s.io/v1beta1", kind="LocalQueue"
+    )
+    body = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "LocalQueue",
+        "metadata": {"name": "team"},
+        "spec": {"clusterQueue": "all"},
+    }
+    revision = made.store.revision
+    queues.server_side_apply(body=body, namespace="default", field_manager="portal")
+    again = queues.server_side_apply(body=body, namespace="default", field_manager="portal")
+    assert queues.get(name="team", namespace="default").metadata.resourceVersion == again.metadata.resourceVersion
+    body["spec"] = {"clusterQueue": "another"}
+    with pytest.raises(dynamic.exceptions.UnprocessibleEntityError, match=r"spec\.clusterQueue"):
+        queues.server_side_apply(body=body, namespace="default", field_manager="portal")
+    seen_events = [
+        (event["type"], event["raw_object"]["apiVersion"])
+        for event in queues.watch(namespace="default", resource_version=revision, timeout=1)
+    ]
+    assert seen_events == [("ADDED", "kueue.x-k8s.io/v1beta1")]
