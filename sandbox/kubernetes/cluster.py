@@ -9,6 +9,7 @@ from sandbox.kubernetes.actors import Actor
 from sandbox.kubernetes.jobs import JobController, JobSetController
 from sandbox.kubernetes.kubelet import Kubelets, Scheduler
 from sandbox.kubernetes.kueue import Kueue
+from sandbox.kubernetes.quota_controller import QuotaController
 from sandbox.kubernetes.server import ClusterApi
 from sandbox.kubernetes.store import Key
 from sandbox.kubernetes.trainers import PyTorchController, TrainController
@@ -41,6 +42,7 @@ class Cluster:
             PyTorchController(self.api),
             TrainController(self.api),
             Kueue(self.api),
+            QuotaController(self.api),
         ]
         world.on_node(self._heard)
 

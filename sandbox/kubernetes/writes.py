@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sandbox.kubernetes import apply, builtin, schema
 from sandbox.kubernetes.conversion import converted
+from sandbox.kubernetes.limits import refusal_of
 from sandbox.kubernetes.registry import METADATA, Kind, Registry, builtin_schema
 from sandbox.kubernetes.status import (
     Cause,
@@ -130,6 +131,8 @@ class Writer:
                     new["status"] = {}
             new = self._checked(kind, new, None, how)
             self._priority(kind, new)
+            if kind.resource == "pods" and (refused := refusal_of(self.store, namespace, new)) is not None:
+                raise refused
             self._owned(kind, new, {}, (how.manager, "Update", ""))
             return new if how.dry_run else self.store.put(at, new)
 

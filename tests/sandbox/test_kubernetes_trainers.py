@@ -163,3 +163,18 @@ def log_of(core: client.CoreV1Api, name: str) -> str:
         return core.read_namespaced_pod_log(name, "default")
     except client.ApiException:
         return ""
+
+
+def test_a_namespace_has_its_quota(cluster: Cluster, core: client.CoreV1Api) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"requests.nvidia.com/gpu": "6"}}}
+    core.create_namespaced_resource_quota("default", quota)
+    gpus = {"resources": {"limits": {"nvidia.com/gpu": "4"}}, "command": ["sleep", "60"]}
+    core.create_namespaced_pod("default", pod("one", container=gpus))
+    with pytest.raises(client.ApiException) as caught:
+        core.create_namespaced_pod("default", pod("two", container=gpus))
+    assert caught.value.status == 403
+    assert (
+        "exceeded quota: q, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=4" in caught.value.body
+    )
+    wanted = {"requests.nvidia.com/gpu": "4"}
+    until("it is told", lambda: core.read_namespaced_resource_quota("q", "default").status.used == wanted)
