@@ -318,25 +318,24 @@ def test_state_outlives_a_restart(tmp_path: Path) -> None:
         assert again.metadata.resource_version == kept.metadata.resource_version
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        None,
-        [],
-        "text",
-        {"metadata": []},
-        {"metadata": {"name": 5}},
-        {"metadata": {"generateName": 7}},
-        {"metadata": {"name": "a", "ownerReferences": [5]}},
-        {"metadata": {"name": "a", "finalizers": [{}]}},
-        {"metadata": {"name": "a", "labels": {"x": 5}}},
-        {"metadata": {"name": "a\nb"}, "spec": {}},
-        {"metadata": {"name": "a"}, "spec": 5},
-        {"metadata": {"name": "a"}, "spec": {"containers": [None]}},
-        {"metadata": {"name": "a"}, "spec": {"template": {"spec": None}}},
-        {"metadata": {"name": "a"}, "spec": {"versions": 5, "names": 7}},
-    ],
-)
+NONSENSE: list[Any] = [
+    None,
+    [],
+    "text",
+    {"metadata": []},
+    {"metadata": {"name": 5}},
+    {"metadata": {"generateName": 7}},
+    {"metadata": {"name": "a", "ownerReferences": [5]}},
+    {"metadata": {"name": "a", "finalizers": [{}]}},
+    {"metadata": {"name": "a", "labels": {"x": 5}}},
+    {"metadata": {"name": "a\nb"}, "spec": {}},
+    {"metadata": {"name": "a"}, "spec": 5},
+    {"metadata": {"name": "a"}, "spec": {"containers": [None]}},
+    {"metadata": {"name": "a"}, "spec": {"template": {"spec": None}}},
+    {"metadata": {"name": "a"}, "spec": {"versions": 5, "names": 7}},
+]
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -346,7 +345,8 @@ def test_state_outlives_a_restart(tmp_path: Path) -> None:
         "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads",
     ],
 )
-def test_nonsense_is_refused_and_breaks_nothing(made: ClusterApi, path: str, body: Any) -> None:
-    code, told = ask(made, "POST", path, b"" if body is None else body)
-    assert code in (400, 422), told
-    assert told["message"]
+def test_nonsense_is_refused_and_breaks_nothing(made: ClusterApi, path: str) -> None:
+    for body in NONSENSE:
+        code, told = ask(made, "POST", path, b"" if body is None else body)
+        assert code in (400, 422), (body, told)
+        assert told["message"]
