@@ -27,6 +27,7 @@ BREACHES = {
     "runner-alone": ("runner/quarterdeck_runner.py", "import httpx2"),
     "pages-never-wait": ("apps/clusters/selectors.py", "import boto3"),
     "providers-know-no-django": ("worker/providers/values.py", "import django.db.models"),
+    "one-door-to-kubernetes": ("worker/doors.py", "import kubernetes.client"),
     "portal-names-celery-only": ("portal/health.py", "import worker.engine"),
     "floors": ("apps/teams/selectors.py", "import apps.jobs.models"),
 }

@@ -26,7 +26,7 @@ def pins(name: str) -> dict[str, str]:
 def named(name: str) -> set[str]:
     """The distributions that a .in file names itself."""
     lines = (ROOT / "requirements" / f"{name}.in").read_text().splitlines()
-    return {re.split(r"[\[<>=;~!]", line)[0].strip().lower() for line in lines if line and not line.startswith("-")}
+    return {re.split(r"[\[<>=;~!]", line)[0].strip().lower() for line in lines if line and line[0] not in "-#"}
 
 
 def imported(*folders: str) -> set[str]:
@@ -96,6 +96,8 @@ LOADED_OTHERWISE = {
     "django-template-partials",
     "django-htmx",
     "django-allauth",
+    # Named to keep kubernetes from a release that celery and botocore do not take.
+    "python-dateutil",
 }
 
 
@@ -109,5 +111,5 @@ def test_nothing_is_named_that_nothing_uses():
         - LOADED_OTHERWISE
         - {name for name in named("runtime") if f'"{name.replace("-", "_")}' in settings}
     )
-    for name in LOADED_OTHERWISE - {"granian", "psycopg", "tzdata"}:
+    for name in LOADED_OTHERWISE - {"granian", "psycopg", "tzdata", "python-dateutil"}:
         assert name.replace("django-", "").replace("-", "_") in settings
