@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from apps.capacity.models import Reservation
 from apps.clusters.states import (
+    KINDS_KUBERNETES,
     KINDS_MANAGED,
     BatchPhase,
     CapacitySource,
@@ -118,7 +119,12 @@ class Cluster(Reconciled):
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether the portal can submit there: it needs an address, a user, a token or its key, and a folder."""
+        """Whether the portal can submit there: Slurm needs an address, a user, a token or its key, and a folder.
+
+        Kubernetes needs its KubernetesSettings, which readers of many clusters select with them.
+        """
+        if self.is_kubernetes:
+            return getattr(self, "kubernetes", None) is not None
         has_token = self.token_ref or self.signing_key_ref
         return bool(self.scheduler_url and self.user_name and has_token and self.working_root)
 
@@ -134,6 +140,11 @@ class Cluster(Reconciled):
         return self.kind == ClusterKind.PCS or self.token_style == TokenStyle.PCS
 
     @property
+    def is_kubernetes(self) -> bool:
+        """Whether Kubernetes runs its jobs."""
+        return self.kind in KINDS_KUBERNETES
+
+    @property
     def is_managed(self) -> bool:
         """Whether an AWS service keeps it."""
         return self.kind in KINDS_MANAGED
@@ -141,7 +152,9 @@ class Cluster(Reconciled):
     @property
     def seen_by(self) -> str:
         """Who told of its nodes last: its scheduler, or AWS where no scheduler is asked."""
-        return "aws" if self.is_managed and not self.takes_jobs else "slurm"
+        if self.is_managed and not self.takes_jobs:
+            return "aws"
+        return "kubernetes" if self.is_kubernetes else "slurm"
 
     @property
     def seen_at(self) -> datetime | None:
@@ -321,7 +334,8 @@ class Node(Recorded):
     node that came back under an old name is a new row once its instance differs. ``network_nodes`` are AWS's
     names of the switches above it, the top layer first; ``cloud_events`` what AWS has planned for the machine.
     ``provider_state`` is what the service that keeps a node group says of its machine (pending, running, failing,
-    updating, ending); empty where no such service is.
+    updating, ending); empty where no such service is. On Kubernetes ``evict_requested_at`` asks for the pods on it to
+    be ended, each with ``evict_grace_s`` to save its state; ``labels`` are those that say what the node is.
     """
 
     uid_prefix = "node"
@@ -337,6 +351,8 @@ class Node(Recorded):
     drain_requested_at = models.DateTimeField(null=True, blank=True)
     drain_reason = models.CharField(max_length=300, blank=True, default="")
     resume_requested_at = models.DateTimeField(null=True, blank=True)
+    evict_requested_at = models.DateTimeField(null=True, blank=True)
+    evict_grace_s = models.PositiveIntegerField(default=120)
 
     phase = models.CharField(max_length=12, choices=NodePhase.choices, default=NodePhase.PENDING)
     phase_since = models.DateTimeField(default=clock.now)
@@ -359,6 +375,8 @@ class Node(Recorded):
     reservation_id = models.CharField(max_length=40, blank=True, default="")
     group_name = models.CharField(max_length=120, blank=True, default="")
     cloud_events = models.JSONField(default=list, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+    evicted_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["name"]
@@ -412,4 +430,5 @@ class PreflightRun(Recorded):
 
 # Registered with the app's other models; last, because they hang on the ones above.
 from apps.clusters import group_models as group_models  # noqa: E402
+from apps.clusters import kube_models as kube_models  # noqa: E402
 from apps.clusters import slurm_models as slurm_models  # noqa: E402

@@ -45,7 +45,7 @@ def clusters_removed(actor: Actor) -> QuerySet[Cluster]:
 def _clusters(actor: Actor) -> QuerySet[Cluster]:
     if not actor.holds("clusters.view"):
         return Cluster.objects.none()
-    return Cluster.objects.select_related("account")
+    return Cluster.objects.select_related("account", "kubernetes")
 
 
 def cluster_for(*, actor: Actor, may: str, uid: str) -> Cluster:
@@ -61,7 +61,7 @@ def cluster_for(*, actor: Actor, may: str, uid: str) -> Cluster:
 
 def cluster_by_uid(uid: str) -> Cluster | None:
     """For the worker."""
-    return Cluster.objects.select_related("account").filter(uid=uid).first()
+    return Cluster.objects.select_related("account", "kubernetes").filter(uid=uid).first()
 
 
 def fleets_visible_to(actor: Actor) -> QuerySet[Fleet]:

@@ -34,6 +34,7 @@ class ClusterKind(TextChoices):
     HYPERPOD_SLURM = "hyperpod-slurm", _("SageMaker HyperPod on Slurm")
     HYPERPOD_EKS = "hyperpod-eks", _("SageMaker HyperPod on EKS")
     EKS = "eks", "Amazon EKS"
+    KUBERNETES = "kubernetes", "Kubernetes"
 
 
 class TokenStyle(TextChoices):
@@ -349,12 +350,13 @@ NODE_ACTION_COLOURS: dict[str, str] = {
 }
 NODE_ACTION_OPEN = frozenset({NodeActionPhase.ASKED, NodeActionPhase.SENDING})
 #: Kinds that an AWS service keeps: made or adopted in an account, by steps, with node groups.
-KINDS_MANAGED = frozenset(set(K) - {K.SLURM})
+KINDS_MANAGED = frozenset(set(K) - {K.SLURM, K.KUBERNETES})
 KINDS_HYPERPOD = frozenset({K.HYPERPOD_SLURM, K.HYPERPOD_EKS})
 KINDS_GROUPED = frozenset({K.PCS, K.HYPERPOD_SLURM, K.HYPERPOD_EKS, K.EKS})
 #: Kinds of which the portal itself can make one.
 KINDS_MADE = KINDS_MANAGED
 KINDS_SLURM = frozenset({K.SLURM, K.PARALLELCLUSTER, K.PCS, K.HYPERPOD_SLURM})
+KINDS_KUBERNETES = frozenset({K.EKS, K.HYPERPOD_EKS, K.KUBERNETES})
 
 #: (step, expected seconds) by kind, for a cluster that is made.
 CLUSTER_STEPS: dict[str, tuple[tuple[str, int], ...]] = {

@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.checkpoints.models import CheckpointSeries
+from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core import clock
 from apps.core.models import Reconciled, Recorded
@@ -64,7 +65,9 @@ class Job(Reconciled):
     ``retry_defaults`` those of its template and team at the submit, {rule, source, name} each. ``template_version`` is
     the number of the version it was made from, 0 where none is known. ``array`` ("0-9%2", "" for none) has ``tasks``
     of this size, of which ``tasks_at_once`` can run at the same time. ``parts`` are the further parts of a
-    heterogeneous job (rows of part_rules.Part), whose first part its own columns are.
+    heterogeneous job (rows of part_rules.Part), whose first part its own columns are. On Kubernetes a job has an
+    ``image`` and is written as ``workload_kind`` ("": the cluster's choice); ``manifest`` is the YAML of a person who
+    brought objects of their own, which then stands for script and image. ``priority_class`` is Kueue's.
     """
 
     uid_prefix = "job"
@@ -93,6 +96,10 @@ class Job(Reconciled):
     tasks = models.PositiveIntegerField(default=1)
     tasks_at_once = models.PositiveIntegerField(default=1)
     parts = models.JSONField(default=list)
+    image = models.CharField(max_length=500, blank=True, default="")
+    workload_kind = models.CharField(max_length=12, choices=WorkloadKind.choices, blank=True, default="")
+    manifest = models.TextField(blank=True, default="")
+    priority_class = models.CharField(max_length=63, blank=True, default="")
     max_recoveries = models.PositiveSmallIntegerField(default=3)
     retry_rules = models.JSONField(default=list)
     retry_defaults = models.JSONField(default=list)
@@ -163,7 +170,8 @@ class Job(Reconciled):
 class Attempt(models.Model):
     """One submission of a job to its scheduler; its uid is the scheduler's ``comment``.
 
-    ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``.
+    ``observed_*`` columns are what the collector last read; the reconciler alone moves ``phase``. ``observed_words``
+    is the scheduler's reason as a sentence, where it gives more than a code.
     ``slurm_user`` and ``slurm_account`` are what it was submitted with. ``array`` are the tasks of a job array that it
     runs, ``tasks`` how many. ``avoided_nodes`` are those it was submitted without because their block ends before it
     would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled) with ``stop_node`` and
@@ -186,13 +194,14 @@ class Attempt(models.Model):
     phase = models.CharField(max_length=12, choices=AttemptPhase.choices, default=AttemptPhase.PENDING)
     phase_since = models.DateTimeField(default=clock.now)
     submit_started_at = models.DateTimeField(null=True, blank=True)
-    scheduler_id = models.CharField(max_length=40, blank=True, default="", db_index=True)
+    scheduler_id = models.CharField(max_length=340, blank=True, default="", db_index=True)
     stop_reason = models.CharField(max_length=20, blank=True, default="")
     stop_node = models.CharField(max_length=120, blank=True, default="")
     stop_decided_at = models.DateTimeField(null=True, blank=True)
     stop_sent_at = models.DateTimeField(null=True, blank=True)
     observed_state = models.CharField(max_length=40, blank=True, default="")
     observed_reason = models.CharField(max_length=80, blank=True, default="")
+    observed_words = SaidField(blank=True, default="")
     observed_limit_min = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)
     expected_start_at = models.DateTimeField(null=True, blank=True)
@@ -249,6 +258,28 @@ class RunnerStream(models.Model):
     def __str__(self) -> str:
         """Role and node."""
         return f"{self.role} {self.node}"
+
+
+class JobHappening(models.Model):
+    """Something that the cluster said about an attempt, once: an event of its pods, its workload or their nodes.
+
+    ``key`` is the cluster's own id of the event with its count, so that none is told twice. ``is_bad``: it hinders.
+    """
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="happenings")
+    key = models.CharField(max_length=200)
+    code = models.CharField(max_length=60)
+    text = SaidField()
+    is_bad = models.BooleanField(default=False)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["at", "id"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "key"], name="jobs_one_happening_per_key")]
+
+    def __str__(self) -> str:
+        """What happened."""
+        return str(self.text)
 
 
 class LogChunk(models.Model):

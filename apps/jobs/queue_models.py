@@ -20,12 +20,12 @@ class QueueEntry(models.Model):
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="queue_entries")
-    scheduler_id = models.CharField(max_length=40)
+    scheduler_id = models.CharField(max_length=340)
     attempt = models.ForeignKey(
         "jobs.Attempt", null=True, blank=True, on_delete=models.SET_NULL, related_name="entries"
     )
     comment = models.TextField(blank=True, default="")
-    array_id = models.CharField(max_length=40, blank=True, default="")
+    array_id = models.CharField(max_length=340, blank=True, default="")
     array_task = models.PositiveIntegerField(null=True, blank=True)
     array_pending = models.TextField(blank=True, default="")
     het_id = models.CharField(max_length=40, blank=True, default="")
