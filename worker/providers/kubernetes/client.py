@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,10 +27,10 @@ class KubernetesAccess:
     timeout_s: float = 20.0
 
 
-def connection(access: KubernetesAccess, folder: Path | None = None) -> client.ApiClient:
+def connection(access: KubernetesAccess, folder: Path) -> client.ApiClient:
     """A client with its own pool of connections; nothing is asked yet and nothing is ever retried by itself.
 
-    The official client takes certificates as files: they lie in ``folder`` (a private temporary one without it).
+    The official client takes certificates as files: they lie in ``folder``, a private one of the caller's.
     Raises InvalidRequest for an address that is none.
     """
     if not access.endpoint_url.startswith(("https://", "http://")):
@@ -39,11 +38,13 @@ def connection(access: KubernetesAccess, folder: Path | None = None) -> client.A
     made = client.Configuration()
     made.host = access.endpoint_url.rstrip("/")
     made.retries = False
+    # A proxy from the environment would be shown the token; the other end may be gone without a word.
+    made.proxy = None
+    made.keep_alive = True
     made.verify_ssl = True
-    where = folder or Path(tempfile.mkdtemp(prefix="quarterdeck-kube-"))
     for name, text in (("ssl_ca_cert", access.ca), ("cert_file", access.certificate), ("key_file", access.key)):
         if text:
-            setattr(made, name, _file(where / name, text))
+            setattr(made, name, _file(folder / name, text))
     if access.token:
         made.api_key = {"authorization": access.token}
         made.api_key_prefix = {"authorization": "Bearer"}
