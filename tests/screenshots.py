@@ -47,11 +47,12 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
     from apps.jobs.models import Job
     from apps.storage.models import FileSystem
     from apps.teams.models import SavedView, User
+    from tests.demo_kubernetes import demo_kubernetes
     from tests.demo_more import demo_more
     from tests.demo_rows import demo_rows
 
     call_command("migrate", verbosity=0)
-    demo_more(demo_rows())
+    demo_kubernetes(demo_more(demo_rows()))
     for number, (name, query) in enumerate(
         (("My running jobs", "phase=RUNNING&sort=name"), ("Failed", "phase=FAILED"))
     ):
@@ -100,6 +101,10 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("job-array-tasks", "owner", f"/jobs/{uid(Job, name='lr-sweep')}/tasks"),
         ("job-het-parts", "owner", f"/jobs/{uid(Job, name='actor-learner')}/parts"),
         ("job-new-parts", "owner", f"/jobs/new?from={uid(Job, name='actor-learner')}"),
+        ("job-new-kube", "owner", f"/jobs/new?from={uid(Job, name='vit-huge')}"),
+        ("job-kube-runs", "owner", f"/jobs/{uid(Job, name='vit-huge')}"),
+        ("job-kube-waits", "owner", f"/jobs/{uid(Job, name='clip-align')}"),
+        ("job-kube-config", "owner", f"/jobs/{uid(Job, name='vit-huge')}/config"),
         ("job-asked", "owner", f"/jobs/{uid(Job, name='tokenizer-sweep')}"),
         ("job-outside", "owner", f"/jobs/{uid(Job, origin='outside', phase='RUNNING')}"),
         ("job-outside-waits", "owner", f"/jobs/{uid(Job, origin='outside', phase='QUEUED')}"),

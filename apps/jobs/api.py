@@ -20,6 +20,7 @@ from apps.costs.api import PostingSerializer
 from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
+from apps.jobs.kube_api import kubernetes_members
 from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.part_forms import part_members
@@ -70,6 +71,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
             "nodes",
             "observed_state",
             "observed_reason",
+            "observed_words",
             "expected_start_at",
             "started_at",
             "ended_at",
@@ -125,6 +127,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "tasks",
             "tasks_at_once",
             "parts",
+            "image",
+            "workload_kind",
+            "priority_class",
             "max_recoveries",
             "retry_rules",
             "retry_defaults",
@@ -238,8 +243,8 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """With the members that are another way to write an option."""
-        return {**super().get_fields(), **option_members(), **part_members()}
+        """With the members that are another way to write an option, and those for Kubernetes."""
+        return {**super().get_fields(), **option_members(), **part_members(), **kubernetes_members()}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Remember what was said, so that a template's defaults fill the rest."""

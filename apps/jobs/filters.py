@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django_filters import FilterSet
 
 from apps.clusters.models import Cluster
+from apps.clusters.states import ClusterKind
 from apps.core.filters import ChoicesFilter, KnownFilter, TextFilter
 from apps.jobs.models import Job
 from apps.jobs.states import JobOrigin, JobPhase
@@ -25,11 +26,12 @@ def _clusters(actor: Any) -> QuerySet[Cluster]:
 
 
 class JobFilter(FilterSet):  # type: ignore[misc]
-    """By phase, team, owner, cluster, where it was submitted, text."""
+    """By phase, team, owner, cluster, kind of cluster, where it was submitted, text."""
 
     phase = ChoicesFilter("phase", values=JobPhase.choices)
     team = KnownFilter("team__slug", known=_teams, column="slug")
     cluster = KnownFilter("cluster__name", known=_clusters, column="name")
+    cluster_kind = ChoicesFilter("cluster__kind", values=ClusterKind.choices)
     origin = ChoicesFilter("origin", values=JobOrigin.choices)
     owner = TextFilter("owner_name")
     q = TextFilter("name", "uid", "owner_name")

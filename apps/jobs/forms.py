@@ -14,13 +14,15 @@ from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
+from apps.jobs.kube_forms import KubernetesFields, kubernetes_values, scheduler_word, strange_fields
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_forms import option_values
-from apps.jobs.part_forms import PartFields, parts_text
+from apps.jobs.part_forms import parts_text
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.rules import MAX_SCRIPT_BYTES, check_script, parse_memory, parse_time
 from apps.jobs.sbatch import SbatchReading, check_options, read_sbatch
 from apps.jobs.services import JobSpec
+from apps.jobs.spec_fit import fitted
 from apps.jobs.template_fields import (
     initial_from_template,
     lock,
@@ -73,7 +75,7 @@ def field_of(pointer: str) -> str:
     return FIELD_OF.get(pointer, pointer.removeprefix("/"))
 
 
-class JobForm(PartFields):
+class JobForm(KubernetesFields):
     """A new job. The script comes from a template or from the text or file given.
 
     ``teams``, ``clusters`` and ``templates`` are what the person may choose from.
@@ -184,6 +186,9 @@ class JobForm(PartFields):
         "dependency": "",
         "retry_rules": [],
         "slurm_options": [],
+        "image": "",
+        "workload_kind": "",
+        "priority_class": "",
         "max_recoveries": 0,
     }
 
@@ -209,7 +214,9 @@ class JobForm(PartFields):
         cluster = self.clusters.get(chosen)
         names = [str(p.get("name")) for p in (cluster.observed_partitions if cluster else [])]
         self._choose("partition", [("", _("Default")), *((n, n) for n in names)], keep=self._raw("partition"))
-        for name in ("script", "template", "gpu_type", "partition"):
+        self.choose_kinds(cluster)
+        self.scheduler = scheduler_word(cluster)
+        for name in ("script", "template", "gpu_type", "partition", "image", "workload_kind"):
             # One of script and template is needed, and the lists say by themselves what empty means.
             self.fields[name].is_unmarked = True  # type: ignore[attr-defined]
         self.parameters = self._add_parameters()
@@ -326,6 +333,9 @@ class JobForm(PartFields):
         else:
             for problem in self.given[1]:
                 self.add_error("script", problem.detail)
+        for name in strange_fields(self.scheduler):
+            # Not on the page and not sent: whatever stands there stands in nobody's way.
+            self.errors.pop(name, None)
         return data
 
     @property
@@ -333,7 +343,23 @@ class JobForm(PartFields):
         """The template, when that is the source."""
         return self.templates.get(self._raw("template")) if self._raw("source") == "template" else None
 
+    @property
+    def chosen_cluster(self) -> Cluster | None:
+        """The cluster, once there is a valid one."""
+        return self.clusters.get(str(self.cleaned_data.get("cluster", "")))
+
     def spec(self) -> JobSpec:
+        """What the chosen cluster gets: without what only the other scheduler's fields say."""
+        cluster = self.chosen_cluster
+        return self.whole_spec() if cluster is None else fitted(self.whole_spec(), cluster)[0]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was typed that the chosen cluster's scheduler does not know."""
+        cluster = self.chosen_cluster
+        return () if cluster is None else fitted(self.whole_spec(), cluster)[1]
+
+    def whole_spec(self) -> JobSpec:
         """The JobSpec of the fields that are valid; a preview fills the others with what changes no cost."""
         data = {"name": "unnamed", **self.fallbacks, **self.cleaned_data}
         template = self.chosen_template
@@ -355,6 +381,9 @@ class JobForm(PartFields):
             dependency=data["dependency"],
             retry_rules=data["retry_rules"],
             max_recoveries=data["max_recoveries"],
+            image=data["image"].strip(),
+            workload_kind=data["workload_kind"],
+            priority_class=data["priority_class"].strip(),
             template=template,
             template_parameters={n.removeprefix(PARAMETER): data.get(n, "") for n in self.parameters},
         )
@@ -410,6 +439,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
         "parts": parts_text(job.parts),
         "dependency": dependency_text(job),
         "retry_rules": "\n".join(job.retry_rules),
+        **kubernetes_values(job),
     }
     if job.template is not None and is_template:
         # What the template fixes stays as it fixes it now, whatever it was when the job was made.

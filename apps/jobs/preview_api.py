@@ -57,6 +57,8 @@ class PreviewSerializer(serializers.Serializer[Any]):
     parts = serializers.ListField(
         child=serializers.DictField(), help_text="The further parts of a heterogeneous job, each with its price."
     )
+    image = serializers.CharField(help_text="On Kubernetes the container it would run in; else empty.")
+    workload_kind = serializers.CharField(help_text="On Kubernetes what it would be written as; else empty.")
     retry_defaults = serializers.ListField(
         child=serializers.DictField(child=serializers.CharField()),
         help_text="Rules that follow the job's own: {rule, source: template or team, name}.",
@@ -111,6 +113,8 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "warnings": list(preview.warnings),
                 "script": preview.script,
                 "parts": [part.row() for part in preview.parts],
+                "image": preview.image,
+                "workload_kind": preview.workload_kind,
                 "retry_defaults": list(preview.retry_defaults),
             }
         ).data

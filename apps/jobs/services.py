@@ -34,7 +34,8 @@ from apps.jobs.checks import (
 )
 from apps.jobs.dependency_models import JobDependency
 from apps.jobs.dependency_selectors import resolve_dependency
-from apps.jobs.identity import acting_user, submitter_of
+from apps.jobs.identity import Submitter, acting_user, submitter_of
+from apps.jobs.kube_checks import check_scheduler, kubernetes_warnings, with_cluster_defaults
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.part_checks import check_parts
 from apps.jobs.part_rules import Part
@@ -59,7 +60,9 @@ class JobSpec:
     """Everything a submit says; see Job for the units.
 
     ``parts`` are the further parts of a heterogeneous job (members of part_rules.Part); its own fields are the first.
-    ``trim``: a time limit that the blocks of the nodes do not hold is cut to the longest that they do.
+    ``trim``: a time limit that the blocks of the nodes do not hold is cut to the longest that they do. ``image``,
+    ``workload_kind`` ("": the cluster's choice) and ``priority_class`` are for Kubernetes; a ``manifest`` there takes
+    the place of script and image.
     """
 
     name: str
@@ -80,6 +83,10 @@ class JobSpec:
     retry_rules: Sequence[str] = ()
     max_recoveries: int = 3
     trim: bool = False
+    image: str = ""
+    workload_kind: str = ""
+    priority_class: str = ""
+    manifest: str = ""
     template: JobTemplate | None = None
     template_parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,7 +97,8 @@ class Preview:
 
     ``time_limit_min`` is the limit it would run with. ``offered_limit_min`` is the longest that the blocks of its
     nodes hold, where the one asked for is too long; None otherwise. ``slurm_user`` "" is the cluster's own.
-    ``usd_per_node_hour`` is what a job without GPUs pays for its share of each node.
+    ``usd_per_node_hour`` is what a job without GPUs pays for its share of each node. ``image`` and ``workload_kind``
+    are what it gets on Kubernetes, "" on Slurm.
     """
 
     script: str
@@ -111,6 +119,8 @@ class Preview:
     retry_defaults: tuple[Mapping[str, str], ...] = ()
     usd_per_node_hour: Decimal = Decimal(0)
     parts: tuple[Part, ...] = ()
+    image: str = ""
+    workload_kind: str = ""
 
     @property
     def usd_left(self) -> Decimal:
@@ -128,7 +138,7 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
     warnings: list[str] = []
-    told, spec = spec, with_whole_nodes(spec, cluster)
+    told, spec = spec, with_cluster_defaults(with_whole_nodes(spec, cluster), cluster)
     problems = use_problems(told, team, cluster, gpus_taken=spec.gpus_per_node)
     if spec.gpus_per_node > told.gpus_per_node:
         name = takes_whole_nodes(check_options(spec.slurm_options)[0])[0]
@@ -140,7 +150,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         script, found = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name)
         problems += found
     script, found = check_script(script)
-    problems += found + refused_by_release(script, cluster.observed_version)
+    problems += found + ([] if cluster.is_kubernetes else refused_by_release(script, cluster.observed_version))
+    warnings += kubernetes_warnings(script, cluster)
     sizes = check_fields(spec)
     problems += sizes
     array, found = read_array(spec.array)
@@ -149,12 +160,15 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         parse_rules(spec.retry_rules)
     except ValueError as error:
         problems.append(FieldProblem("/retry_rules", "invalid", str(error)))
-    problems += resolve_dependency(actor, spec.dependency)[2]
+    _needed, for_slurm, found = resolve_dependency(actor, spec.dependency)
+    problems += found + check_scheduler(spec, cluster, for_slurm)
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
     problems += check_cluster(spec, cluster, len(nodes))
     problems += check_kept_options(spec)
     problems += check_rights(actor, spec)
-    submitter = submitter_of(actor, team, cluster, spec.slurm_options)
+    # On Kubernetes the portal's own identity acts, in the team's namespace.
+    slurms = None if cluster.is_kubernetes else submitter_of(actor, team, cluster, spec.slurm_options)
+    submitter = slurms or Submitter()
     problems += submitter.problems
     offered = limit_that_fits(spec, nodes)
     if offered and spec.trim:
@@ -210,6 +224,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         slurm_account=submitter.slurm_account,
         retry_defaults=tuple(inherited_rules(spec.template, team)),
         parts=parts.parts,
+        image=spec.image,
+        workload_kind=spec.workload_kind,
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
@@ -271,6 +287,10 @@ def job_of(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec, preview
         tasks=len(array.tasks),
         tasks_at_once=array.at_once,
         parts=[part.row() for part in preview.parts],
+        image=preview.image,
+        workload_kind=preview.workload_kind,
+        priority_class=spec.priority_class,
+        manifest=spec.manifest,
         max_recoveries=spec.max_recoveries,
         retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
         retry_defaults=[dict(row) for row in preview.retry_defaults],

@@ -37,6 +37,7 @@ def spec_of(job: Job) -> dict[str, Any]:
         "dependency": dependency_text(job),
         "max_recoveries": job.max_recoveries,
         "retry_rules": job.retry_rules,
+        **{name: getattr(job, name) for name in ("image", "workload_kind", "priority_class") if getattr(job, name)},
     }
     if job.template is not None and job.template.is_enabled:
         template = job.template

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
@@ -19,6 +20,7 @@ from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
+from apps.jobs.kube_forms import image_fill
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
@@ -54,6 +56,7 @@ class Verdict:
     problems: list[str]
     at_fields: dict[str, str]
     start: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_accepted(self) -> bool:
@@ -88,7 +91,7 @@ def verdict_of(actor: Actor, form: JobForm) -> Verdict:
         else:
             problems.append(problem.detail)
     start = "" if at_fields or problems else _start_words(cluster, form, preview)
-    return Verdict(preview, missing, problems, at_fields, start)
+    return Verdict(preview, missing, problems, at_fields, start, form.left_out)
 
 
 def _start_words(cluster: Cluster, form: JobForm, preview: Preview) -> str:
@@ -147,6 +150,8 @@ class NewJob(_NewJob):
                 raise NotFound(_("There is no template %(name)s.") % {"name": wanted})
             initial |= {"source": "template", "template": wanted}
             initial |= _filled_by(probe.templates[wanted])
+        cluster = probe.clusters.get(str(initial.get("cluster") or ""))
+        initial |= image_fill(probe.clusters, cluster, str(initial.get("image") or ""))
         form = self.form(initial=initial)
         context = {"form": form, "seen": "{}", "can_submit": bool(form.teams and form.clusters)}
         return render(request, TEMPLATE, context)
@@ -212,8 +217,11 @@ class ReadScript(_NewJob):
         if upload is not None and not data.get("name") and "name" not in values:
             changes["name"] = _name_from(upload.name or "")
         uploaded = upload is not None and bool(text)
+        if what == "cluster":
+            changes |= image_fill(form.clusters, form.clusters.get(data.get("cluster", "")), data.get("image", ""))
+        shown = self.form(initial={name: data.get(name, "") for name in data} | changes)
         context = {
-            "form": self.form(initial={name: data.get(name, "") for name in data} | changes),
+            "form": shown,
             "what": what,
             # An empty text box is no mistake before the submit.
             "problems": [p.detail for p in problems] if data.get("script", "").strip() or upload is not None else [],
@@ -227,7 +235,7 @@ class ReadScript(_NewJob):
         fill = (
             changes if what == "cluster" else {**changes, "seen": json.dumps(values if knows else {**seen, **values})}
         )
-        said: dict[str, Any] = {"qd:fill": fill, "qd:preview": ""}
+        said: dict[str, Any] = {"qd:fill": fill, "qd:scheduler": {"name": shown.scheduler}, "qd:preview": ""}
         if what == "template":
             said["qd:lock"] = {"names": form.locked, "words": _("Fixed by the template.")}
         response["HX-Trigger-After-Settle"] = json.dumps(said)
@@ -268,6 +276,7 @@ class PreviewJob(_NewJob):
             "form": form,
             "verdict": verdict,
             "preview": preview,
+            "kind_label": WorkloadKind(preview.workload_kind).label if preview and preview.workload_kind else "",
             # Fields of a template that was chosen this moment are not on the page yet.
             "field_problems": [
                 (name, verdict.at_fields.get(name, ""))

@@ -12,9 +12,11 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem, Refusal
 from apps.core.forms import NamingForm
+from apps.jobs.kube_rules import WRITTEN
 from apps.jobs.models import Job
 from apps.jobs.template_fields import read_typed, typed
 from apps.jobs.template_rules import LABELS, MAX_PARAMETERS, Content, shown
@@ -162,6 +164,9 @@ class TemplateForm(NamingForm):
             widget: forms.Widget = forms.TextInput(attrs={"spellcheck": "false", "autocapitalize": "off"})
             if name == "cluster":
                 widget = forms.Select(choices=[("", "–"), *names])
+            elif name == "workload_kind":
+                kinds = [(str(kind), WorkloadKind(kind).label) for kind in WRITTEN]
+                widget = forms.Select(choices=[("", _("Automatic")), *kinds])
             elif name in _LONG:
                 widget = forms.Textarea(attrs={"rows": 2, "spellcheck": "false", "autocapitalize": "off"})
             self.fields[f"d_{name}"] = forms.CharField(label=label, required=False, max_length=8000, widget=widget)
@@ -262,6 +267,8 @@ def content_from_job(job: Job) -> Content:
             continue
         value = getattr(job, name)
         # What was left to the cluster stays so.
+        if name == "workload_kind" and value not in WRITTEN:
+            continue
         if value not in ("", [], {}, 0) or name in ("gpus_per_node", "max_recoveries"):
             defaults[name] = value
     return Content(title=job.name[:80], script=job.script, defaults=defaults)

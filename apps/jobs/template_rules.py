@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import array_of
+from apps.jobs.kube_rules import MAX_IMAGE, WRITTEN, image_problem
 from apps.jobs.option_rules import FIELDS
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.sbatch import check_options
@@ -49,6 +50,9 @@ LABELS: Mapping[str, Any] = {
     "retry_rules": gettext_lazy("When it fails"),
     "environment": gettext_lazy("Environment"),
     "slurm_options": gettext_lazy("More Slurm options"),
+    "image": gettext_lazy("Image"),
+    "workload_kind": gettext_lazy("Written as"),
+    "priority_class": gettext_lazy("Priority class"),
 }
 _WHOLE: Mapping[str, tuple[int, int]] = {
     "nodes": (1, 10_000),
@@ -59,7 +63,10 @@ _WHOLE: Mapping[str, tuple[int, int]] = {
     "memory_per_node_mib": (0, 100_000_000),
     "max_recoveries": (0, 20),
 }
-_TEXT: Mapping[str, int] = {"name": 100, "cluster": 60, "partition": 60, "gpu_type": 40, "array": 4000}
+_TEXT: Mapping[str, int] = {
+    **{"name": 100, "cluster": 60, "partition": 60, "gpu_type": 40, "array": 4000},
+    **{"image": MAX_IMAGE, "workload_kind": 12, "priority_class": 63},
+}
 
 
 @dataclass(frozen=True)
@@ -328,6 +335,10 @@ def _check_default(name: str, value: Any) -> None:
             raise ValueError(_("one line of text, at most %(most)s") % {"most": _TEXT[name]})
         if name == "array" and value:
             array_of(value)
+        if name == "workload_kind" and value and value not in WRITTEN:
+            raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(WRITTEN)})
+        if name == "image" and value and (words := image_problem(value)):
+            raise ValueError(words)
     elif name == "environment":
         if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
             raise ValueError(_("must map names to texts"))

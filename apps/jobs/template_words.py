@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.translation import gettext as _
 
 from apps.clusters.models import Cluster
+from apps.jobs.kube_checks import with_cluster_defaults
 from apps.jobs.models import Job
 from apps.jobs.part_forms import parts_text
 from apps.jobs.template_fields import field_words
@@ -73,6 +74,7 @@ def run_changes(last: Job, spec: JobSpec, cluster: Cluster, script: str) -> Chan
     defaults = {str(p["name"]): p.get("default") for p in parameters}
     before = {**{k: v for k, v in defaults.items() if last.template_parameters}, **last.template_parameters}
     values = list(_values_between("parameter", before, {**defaults, **spec.template_parameters}, labels))
+    filled = with_cluster_defaults(spec, cluster)
     for name, label in LABELS.items():
         if name == "cluster":
             old: Any = last.cluster.name
@@ -81,6 +83,8 @@ def run_changes(last: Job, spec: JobSpec, cluster: Cluster, script: str) -> Chan
             old, new = getattr(last, name), getattr(spec, name)
             if name == "partition":
                 old, new = old or cluster.partition, new or cluster.partition
+            elif name in ("image", "workload_kind"):
+                new = getattr(filled, name)
         if is_locked_to(name, old, new) and not (name == "retry_rules" and old and not new):
             continue
         values.append(Change("field", name, str(label), field_words(name, old), field_words(name, new)))

@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy
 
 from apps.clusters.selectors import clusters_visible_to
+from apps.clusters.states import ClusterKind
 from apps.core import clock, units
 from apps.core.lists import MAX_CSV_ROWS, csv_answer, filtered_rows, listing
 from apps.core.pages import Page
@@ -47,6 +48,7 @@ LABELS = {
     "phase": gettext_lazy("State"),
     "team": gettext_lazy("Team"),
     "cluster": gettext_lazy("Cluster"),
+    "cluster_kind": gettext_lazy("Kind of cluster"),
     "owner": gettext_lazy("Owner"),
     "origin": gettext_lazy("Submitted at"),
     "q": gettext_lazy("Text"),
@@ -126,6 +128,7 @@ class JobList(Page):
             words={
                 "phase": lambda value: str(JobPhase(value).label),
                 "origin": lambda value: str(JobOrigin(value).label),
+                "cluster_kind": lambda value: str(ClusterKind(value).label),
             },
             columns=COLUMNS,
         )
@@ -133,6 +136,8 @@ class JobList(Page):
         # New rows are told of only where they would appear: at the head of the newest-first list.
         watch = found.is_first and found.sort == "-created_at"
         newest = (rows[0].job.uid if rows else "none") if watch else ""
+        clusters = list(clusters_visible_to(self.actor)[:200])
+        kinds = {cluster.kind for cluster in clusters}
         context = {
             "list": found,
             "rows": rows,
@@ -143,7 +148,8 @@ class JobList(Page):
             "origins": JobOrigin.choices,
             "live_phases": ",".join(sorted(JOB_LIVE)),
             "teams": list(teams_visible_to(self.actor, "jobs.view")[:200]),
-            "clusters": list(clusters_visible_to(self.actor)[:200]),
+            "clusters": clusters,
+            "kinds": [(value, label) for value, label in ClusterKind.choices if value in kinds],
             "may_submit": self.actor.holds("jobs.submit"),
             "any_stoppable": any(row.may_stop for row in rows),
             "verbs": [(str(kind), str(kind.label)) for kind in BULK_KINDS],
@@ -207,6 +213,8 @@ class JobCsv(Page):
             "usd_held",
             "usd_charged",
             "usd_released",
+            "cluster_kind",
+            "workload_kind",
         ]
         return csv_answer("jobs", header, (_csv_row(job, sums.get(job.uid)) for job in jobs))
 
@@ -229,4 +237,6 @@ def _csv_row(job: Job, sums: Any) -> list[Any]:
         sums.held if sums else 0,
         sums.charged if sums else 0,
         sums.released if sums else 0,
+        job.cluster.kind,
+        job.workload_kind,
     ]

@@ -75,6 +75,10 @@
         if (event.target.matches("select[data-locked]") && event.key !== "Tab") { event.preventDefault(); }
       });
     });
+    /* A cluster shows the fields that its scheduler knows; what was typed in the others stays. */
+    document.body.addEventListener("qd:scheduler", function (event) {
+      all("[data-scheduler]").forEach(function (part) { part.hidden = part.dataset.scheduler !== event.detail.name; });
+    });
     document.addEventListener("click", function (event) {
       var button = event.target.closest("[data-fill]");
       if (!button) { return; }

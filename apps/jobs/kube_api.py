@@ -1,0 +1,37 @@
+"""Members of a submit that a cluster with Kubernetes understands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from apps.clusters.kube_states import WorkloadKind
+from apps.jobs.kube_rules import MAX_IMAGE, WRITTEN
+
+
+def kubernetes_members() -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+    """By name; a cluster with Slurm refuses each that says something."""
+    return {
+        "image": serializers.CharField(
+            max_length=MAX_IMAGE,
+            required=False,
+            default="",
+            allow_blank=True,
+            help_text="Kubernetes: the container in which the script runs; empty: the cluster's own.",
+        ),
+        "workload_kind": serializers.ChoiceField(
+            choices=[(str(kind), str(WorkloadKind(kind).label)) for kind in WRITTEN],
+            required=False,
+            default="",
+            allow_blank=True,
+            help_text="Kubernetes: what the job is written as; empty: the cluster's choice.",
+        ),
+        "priority_class": serializers.CharField(
+            max_length=63,
+            required=False,
+            default="",
+            allow_blank=True,
+            help_text="Kubernetes: a WorkloadPriorityClass of Kueue; empty: its default.",
+        ),
+    }

@@ -1,0 +1,76 @@
+"""Jobs on Kubernetes through the API: the members of a submit, what either scheduler refuses, the dry run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from apps.jobs.models import Job
+from tests.api.test_behaviour import SUBMIT, problem
+
+pytestmark = pytest.mark.django_db
+IMAGE = "registry.example.org/pytorch:2.9"
+
+
+@pytest.fixture
+def pods(cluster: Any) -> Any:
+    """The cluster of the other tests, run by Kubernetes."""
+    from apps.clusters.kube_models import KubernetesSettings
+    from apps.clusters.models import Cluster
+
+    Cluster.objects.filter(pk=cluster.pk).update(kind="kubernetes", partition="", observed_partitions=[])
+    cluster.refresh_from_db()
+    KubernetesSettings.objects.create(
+        cluster=cluster, default_image=IMAGE, observed={"kinds": ["batch/v1 Job", "jobset.x-k8s.io/v1alpha2 JobSet"]}
+    )
+    return cluster
+
+
+def test_a_submit_gets_the_clusters_image_and_a_kind(as_user: Any, owner: Any, pods: Any) -> None:
+    client = as_user(owner)
+    answer = client.send("POST", "jobs", SUBMIT, Idempotency_Key="k1")
+    assert answer.status_code == 202, answer.content
+    body = answer.json()
+    assert (body["image"], body["workload_kind"]) == (IMAGE, "indexed_job")
+    own = {**SUBMIT, "name": "own", "image": "other/one:2", "workload_kind": "jobset", "priority_class": "high"}
+    body = client.send("POST", "jobs", own, Idempotency_Key="k2").json()
+    assert (body["image"], body["workload_kind"], body["priority_class"]) == ("other/one:2", "jobset", "high")
+    again = client.send("GET", f"jobs/{body['uid']}/spec").json()
+    assert (again["image"], again["workload_kind"], again["priority_class"]) == ("other/one:2", "jobset", "high")
+    listed = client.send("GET", "jobs?cluster_kind=kubernetes").json()["results"]
+    assert {row["name"] for row in listed} == {"train", "own"}
+    assert client.send("GET", "jobs?cluster_kind=eks").json()["results"] == []
+    problem(client.send("GET", "jobs?cluster_kind=abacus"), 400, "BadQuery")
+
+
+@pytest.mark.parametrize(
+    ("members", "pointer"),
+    [
+        ({"partition": "gpu"}, "/partition"),
+        ({"slurm_options": ["--switches=1"]}, "/slurm_options"),
+        ({"qos": "long"}, "/slurm_options"),
+        ({"image": "a\nb"}, "/image"),
+        ({"image": "-"}, "/image"),
+        ({"workload_kind": "trainjob"}, "/workload_kind"),
+        ({"workload_kind": "manifest"}, "/workload_kind"),
+        ({"priority_class": "Not a name"}, "/priority_class"),
+        ({"dependency": "singleton"}, "/dependency"),
+        ({"array": "0-3"}, "/array"),
+    ],
+)
+def test_what_kubernetes_does_not_know_is_refused(
+    as_user: Any, owner: Any, pods: Any, members: dict[str, Any], pointer: str
+) -> None:
+    answer = as_user(owner).send("POST", "jobs", {**SUBMIT, **members}, Idempotency_Key="k1")
+    assert answer.status_code == 422, answer.content
+    assert pointer in [found["pointer"] for found in answer.json()["errors"]]
+    assert not Job.objects.exists()
+
+
+def test_slurm_refuses_what_is_for_kubernetes(as_user: Any, owner: Any, cluster: Any) -> None:
+    for members in ({"image": IMAGE}, {"workload_kind": "jobset"}, {"priority_class": "high"}):
+        answer = as_user(owner).send("POST", "jobs", {**SUBMIT, **members}, Idempotency_Key=str(members))
+        assert answer.status_code == 422, members
+        assert [found["pointer"] for found in answer.json()["errors"]] == [f"/{name}" for name in members]
+    assert not Job.objects.exists()
