@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +29,8 @@ CONNECT_TIMEOUT_S = 4.0
 #: A body beyond this is no answer: a page of 500 pods takes 8 MB.
 MAX_BODY_BYTES = 256 * 1024 * 1024
 PAGE = 500
+#: Clocks that differ by no more than this are taken for the same.
+SAME_CLOCK_S = 3.0
 #: Who we are in the field ownership that the server keeps.
 MANAGER = "quarterdeck"
 #: A watch that heard nothing for so long, not even a bookmark, is opened again.
@@ -68,6 +72,8 @@ class Caller:
         self._folder = tempfile.TemporaryDirectory(prefix="quarterdeck-kube-")
         self._client = connection(access, Path(self._folder.name))
         self._lock = threading.Lock()
+        #: How many seconds the server's clock is ahead of ours, by the dates of its answers.
+        self.skew_s = 0.0
 
     def renew(self, token: str) -> None:
         """Go on with another token of the same user."""
@@ -236,7 +242,7 @@ class Caller:
         with self._lock:
             self.tally.requests += 1
         try:
-            return self._client.rest_client.pool_manager.request(
+            answer = self._client.rest_client.pool_manager.request(
                 method,
                 url,
                 body=sent,
@@ -254,6 +260,17 @@ class Caller:
             ) from error
         except (_http.exceptions.HTTPError, OSError, ValueError) as error:
             raise ke.cut(doing, error) from error
+        self._compare_clocks(str(answer.headers.get("Date") or ""))
+        return answer
+
+    def _compare_clocks(self, date: str) -> None:
+        try:
+            told = parsedate_to_datetime(date)
+            skew_s = (told - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return
+        # A date has whole seconds, and the answer took its time: so little is no difference of clocks.
+        self.skew_s = skew_s if abs(skew_s) > SAME_CLOCK_S else 0.0
 
 
 def _all(answer: Any, doing: str, most_bytes: int, limit_s: float = 20.0, *, cuts: bool = False) -> bytes:
