@@ -23,6 +23,7 @@ from apps.health import api as health
 from apps.jobs import (
     action_api,
     array_api,
+    candidate_api,
     ingest_api,
     log_api,
     part_api,
@@ -102,6 +103,7 @@ urlpatterns = [
     path("nodes/<str:uid>/resume", clusters.NodeResume.as_view(), name="node-resume"),
     path("jobs", jobs.Jobs.as_view(), name="jobs"),
     path("jobs/preview", preview_api.JobPreview.as_view(), name="job-preview"),
+    path("jobs/candidates", candidate_api.JobCandidates.as_view(), name="job-candidates"),
     path("jobs/import", sbatch_api.SbatchImport.as_view(), name="jobs-import"),
     path("jobs/stop", stop_api.JobsStop.as_view(), name="jobs-stop"),
     path("jobs/act", action_api.JobsAct.as_view(), name="jobs-act"),

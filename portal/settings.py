@@ -284,6 +284,7 @@ SPECTACULAR_SETTINGS = {
         "LimitsMode": "apps.clusters.states.LimitsMode",
         "KubeAuth": "apps.clusters.kube_states.KubeAuth",
         "KubeScheduler": "apps.clusters.kube_states.KubeScheduler",
+        "WrittenKind": "apps.jobs.kube_api.WRITTEN_CHOICES",
         "WorkloadKind": "apps.clusters.kube_states.WorkloadKind",
         "JobOrigin": "apps.jobs.states.JobOrigin",
         "CapacitySource": "apps.clusters.states.CapacitySource",

@@ -259,6 +259,9 @@ def main() -> int:
                             window = windows[user]
                             window.complaints.clear()
                             window.open(path)
+                            if name == "job-new-kube":
+                                window.page.locator("#candidates > summary").click()
+                                window.page.wait_for_timeout(1200)
                             window.page.wait_for_timeout(250)
                             shot = options.out / f"{name}.{language}.{theme}.{width}.png"
                             window.page.screenshot(path=str(shot), full_page=True)

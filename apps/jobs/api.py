@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
@@ -190,7 +190,7 @@ class JobSubmitSerializer(serializers.Serializer[Any]):
     """What to run. With a template, what it has a default for may be left out."""
 
     #: Needed where no template says them.
-    NEEDED = ("cluster", "name", "nodes", "gpus_per_node", "time_limit_min")
+    NEEDED: tuple[str, ...] = ("cluster", "name", "nodes", "gpus_per_node", "time_limit_min")
 
     team = serializers.CharField(help_text="Slug.")
     cluster = serializers.CharField(required=False, help_text="uid or name.")
@@ -274,8 +274,13 @@ class EventSerializer(serializers.ModelSerializer[Event]):
         return dict(told(super().to_representation(instance)))
 
 
-def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
-    """(team, cluster, spec) of a submit body. Raises NotFound for a team, cluster or template one may not use."""
+def read_spec(
+    actor: Any, body: dict[str, Any], needed: Sequence[str] = JobSubmitSerializer.NEEDED
+) -> tuple[Any, Any, JobSpec]:
+    """(team, cluster, spec) of a submit body. Raises NotFound for a team, cluster or template one may not use.
+
+    The cluster is None where none is ``needed`` and none was named.
+    """
     given = body.pop("given", set(body))
     team = team_for(actor=actor, may="jobs.submit", slug=body.pop("team"))
     template = None
@@ -285,13 +290,14 @@ def read_spec(actor: Any, body: dict[str, Any]) -> tuple[Any, Any, JobSpec]:
             raise NotFound(f"no template {name}")
         said = {key: value for key, value in body.items() if key in given}
         body = {**body, **with_defaults(said, template.defaults, name=template.name)}
-    missing = [key for key in JobSubmitSerializer.NEEDED if key not in body]
+    missing = [key for key in needed if key not in body]
     if missing:
         raise InvalidInput(
             f"needed: {', '.join(missing)}",
             problems=[FieldProblem(f"/{key}", "required", "This field is required.") for key in missing],
         )
-    cluster = cluster_for(actor=actor, may="clusters.view", uid=body.pop("cluster"))
+    named = body.pop("cluster", "")
+    cluster = cluster_for(actor=actor, may="clusters.view", uid=named) if named or "cluster" in needed else None
     return team, cluster, JobSpec(template=template, **with_members(body))
 
 

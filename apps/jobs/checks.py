@@ -138,7 +138,7 @@ def check_cluster(spec: JobSpec, cluster: Cluster, fitting: int) -> list[FieldPr
             )
         )
     elif not fitting:
-        most = max(n.gpus for n in everything)
+        most = max(n.gpus for n in everything if not spec.gpu_type or n.gpu_type == spec.gpu_type)
         problems.append(
             FieldProblem(
                 "/gpus_per_node",

@@ -20,7 +20,8 @@ NEW = "NEW"
 class ExactRequest:
     """One call. ``body`` is None where this REST version cannot say the job; then ``problem`` says why.
 
-    ``is_seen``: the cluster was seen to speak ``api_version``; else it is the newest that the portal knows.
+    ``is_seen``: the cluster was seen to speak ``api_version``; else it is the newest that the portal knows. On
+    Kubernetes ``yaml`` are the objects in the order in which they are made, and ``body`` is None.
     """
 
     method: str
@@ -30,10 +31,13 @@ class ExactRequest:
     api_version: str
     is_seen: bool
     problem: str = ""
+    yaml: str = ""
 
     @property
     def body_text(self) -> str:
         """The body as one reads it."""
+        if self.yaml:
+            return self.yaml
         return json.dumps(self.body, indent=2, ensure_ascii=False) if self.body is not None else ""
 
     @property
@@ -43,8 +47,8 @@ class ExactRequest:
 
     @property
     def text(self) -> str:
-        """All of it."""
-        return f"{self.head_text}\n\n{self.body_text}"
+        """All of it; objects can be given to kubectl as they stand."""
+        return self.yaml or f"{self.head_text}\n\n{self.body_text}"
 
 
 def exact_request(job: Job) -> ExactRequest:

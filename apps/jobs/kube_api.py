@@ -9,6 +9,9 @@ from rest_framework import serializers
 from apps.clusters.kube_states import WorkloadKind
 from apps.jobs.kube_rules import MAX_IMAGE, WRITTEN
 
+#: What a submit can ask to be written as.
+WRITTEN_CHOICES = [(str(kind), str(WorkloadKind(kind).label)) for kind in WRITTEN]
+
 
 def kubernetes_members() -> dict[str, serializers.Field[Any, Any, Any, Any]]:
     """By name; a cluster with Slurm refuses each that says something."""
@@ -21,7 +24,7 @@ def kubernetes_members() -> dict[str, serializers.Field[Any, Any, Any, Any]]:
             help_text="Kubernetes: the container in which the script runs; empty: the cluster's own.",
         ),
         "workload_kind": serializers.ChoiceField(
-            choices=[(str(kind), str(WorkloadKind(kind).label)) for kind in WRITTEN],
+            choices=WRITTEN_CHOICES,
             required=False,
             default="",
             allow_blank=True,

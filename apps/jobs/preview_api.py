@@ -18,7 +18,7 @@ from apps.jobs.template_words import run_changes
 
 
 class ExactRequestSerializer(serializers.Serializer[Any]):
-    """What would be sent to the cluster's slurmrestd. Tokens are shown as "…", numbers that do not exist yet as NEW."""
+    """What would be sent to the cluster's scheduler. Tokens are shown as "…", numbers that do not exist yet as NEW."""
 
     method = serializers.CharField()
     path = serializers.CharField()
@@ -27,6 +27,7 @@ class ExactRequestSerializer(serializers.Serializer[Any]):
     api_version = serializers.CharField(help_text="The REST version.")
     is_seen = serializers.BooleanField(help_text="Whether the cluster speaks it; false: the newest, for want of one.")
     problem = serializers.CharField()
+    yaml = serializers.CharField(help_text="On Kubernetes the objects in the order in which they are made.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):

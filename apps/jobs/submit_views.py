@@ -18,19 +18,21 @@ from apps.clusters.selectors import clusters_visible_to, gpu_types_of
 from apps.clusters.states import ClusterPhase
 from apps.core.errors import FieldProblem, NotFound, Refusal
 from apps.core.pages import Page, once
+from apps.jobs.candidates import Candidate, Candidates, asked_by, candidates_for
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
-from apps.jobs.kube_forms import image_fill
+from apps.jobs.kube_forms import ON_KUBERNETES, image_fill
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
 from apps.jobs.selectors import job_for, jobs_visible_to
 from apps.jobs.services import Preview, job_of, job_preview, job_submit
-from apps.jobs.start_selectors import Asked, what_if
+from apps.jobs.start_selectors import what_if
 from apps.jobs.start_words import what_if_words
 from apps.jobs.template_fields import initial_from_template, minutes_text
 from apps.jobs.template_selectors import last_run_of, templates_visible_to
 from apps.jobs.template_words import Changes, run_changes
+from apps.teams.models import Team
 from apps.teams.permissions import Actor
 from apps.teams.selectors import teams_visible_to
 
@@ -98,16 +100,7 @@ def _start_words(cluster: Cluster, form: JobForm, preview: Preview) -> str:
     """When it would start, from the mirror of the cluster's queue; empty before that was ever read."""
     if cluster.queue_read_at is None:
         return ""
-    data = form.cleaned_data
-    asked = Asked(
-        nodes=data["nodes"] + sum(part.nodes for part in preview.parts),
-        gpus_per_node=data["gpus_per_node"],
-        limit_min=preview.time_limit_min,
-        partition=data.get("partition") or cluster.partition,
-        gpu_type=data.get("gpu_type") or "",
-        user_name=preview.slurm_user or cluster.user_name,
-        name=data.get("name") or "",
-    )
+    asked = asked_by(form.spec(), preview, cluster)
     return what_if_words(what_if(cluster, asked), asked.partition)
 
 
@@ -306,6 +299,41 @@ class RequestOfNewJob(_NewJob):
                 job = job_of(actor=self.actor, team=team, cluster=cluster, spec=spec, preview=preview)
                 found = exact_request(job)
         return render(request, "jobs/exact_request.html", {"exact": found})
+
+
+class CandidatesOfNewJob(_NewJob):
+    """The same job asked of every cluster, and both ways in which it would be written."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """A fragment; without rows while something of the job itself is missing."""
+        form = self.form(request.POST, request.FILES)
+        form.is_valid()
+        # A cluster that cannot take it is no mistake here: the others are asked all the same.
+        wrong = [name for name in form.errors if name not in ("cluster", "gpu_type", "partition", *ON_KUBERNETES)]
+        team = form.teams.get(form.cleaned_data.get("team", ""))
+        found = Candidates()
+        if not wrong and team is not None:
+            found = candidates_for(
+                actor=self.actor,
+                team=team,
+                clusters=list(form.clusters.values()),
+                spec=form.whole_spec(),
+                chosen=form.cleaned_data.get("cluster", ""),
+            )
+        context = {"found": found, "renderings": renderings(self.actor, team, found) if team else []}
+        return render(request, "jobs/candidates.html", context)
+
+
+def renderings(actor: Actor, team: Team, found: Candidates) -> list[tuple[Candidate, ExactRequest]]:
+    """How the job would be written for each scheduler: on the chosen cluster or else the best that takes it."""
+    shown: list[tuple[Candidate, ExactRequest]] = []
+    for is_kubernetes in (False, True):
+        rows = [row for row in found.rows if row.is_valid and row.cluster.is_kubernetes == is_kubernetes]
+        row = next((row for row in rows if row.is_chosen), rows[0] if rows else None)
+        if row is not None:
+            job = job_of(actor=actor, team=team, cluster=row.cluster, spec=row.spec, preview=row.preview)
+            shown.append((row, exact_request(job)))
+    return shown
 
 
 def _last_run(actor: Actor, form: JobForm) -> Job | None:

@@ -45,6 +45,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/new/read", submit_views.ReadScript.as_view(), name="job-new-read"),
     path("jobs/new/request", submit_views.RequestOfNewJob.as_view(), name="job-new-request"),
     path("jobs/new/preview", submit_views.PreviewJob.as_view(), name="job-new-preview"),
+    path("jobs/new/candidates", submit_views.CandidatesOfNewJob.as_view(), name="job-new-candidates"),
     path("jobs/on-cluster/<str:uid>", cluster_views.JobsOnCluster.as_view(), name="jobs-on-cluster"),
     path("jobs/limits/<str:uid>", cluster_views.ClusterLimits.as_view(), name="jobs-limits"),
     path("jobs/nobodys/<str:uid>", cluster_views.NobodysJobs.as_view(), name="jobs-nobodys"),

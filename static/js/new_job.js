@@ -82,8 +82,10 @@
     document.addEventListener("click", function (event) {
       var button = event.target.closest("[data-fill]");
       if (!button) { return; }
-      form.elements[button.dataset.fill].value = button.dataset.value;
-      preview();
+      var input = form.elements[button.dataset.fill];
+      input.value = button.dataset.value;
+      /* Another cluster brings its own fields; its preview follows the same event. */
+      if (input.tagName === "SELECT") { input.dispatchEvent(new Event("change", { bubbles: true })); } else { preview(); }
     });
     /* A preview of a template that is no longer the chosen one speaks of fields that are gone. */
     document.addEventListener("htmx:beforeSwap", function (event) {

@@ -74,3 +74,29 @@ def test_slurm_refuses_what_is_for_kubernetes(as_user: Any, owner: Any, cluster:
         assert answer.status_code == 422, members
         assert [found["pointer"] for found in answer.json()["errors"]] == [f"/{name}" for name in members]
     assert not Job.objects.exists()
+
+
+def test_the_dry_run_asks_every_cluster(as_user: Any, owner: Any, member: Any, outsider: Any, pods: Any) -> None:
+    from apps.clusters.models import Cluster
+
+    Cluster.objects.create(
+        name="slurm", api_url="http://127.0.0.1:9", user_name="qd", token_ref="env:T", working_root="/x", phase="READY"
+    )
+    body = {name: value for name, value in SUBMIT.items() if name != "cluster"}
+    told = as_user(owner).send("POST", "jobs/candidates", body)
+    assert told.status_code == 200, told.content
+    answer = told.json()
+    rows = {row["cluster"]: row for row in answer["candidates"]}
+    assert (answer["recommended"], answer["not_asked"]) == ("lab", 0)
+    assert (rows["lab"]["accepted"], rows["lab"]["scheduler"], rows["lab"]["image"]) == (True, "kubernetes", IMAGE)
+    assert rows["lab"]["request"] is not None
+    assert (rows["slurm"]["accepted"], rows["slurm"]["request"]) == (False, None)
+    assert "no nodes" in rows["slurm"]["problem"]
+    one = as_user(owner).send("POST", "jobs/candidates", {**body, "clusters": ["slurm"]}).json()
+    assert [row["cluster"] for row in one["candidates"]] == ["slurm"]
+    assert one["recommended"] is None
+    problem(as_user(owner).send("POST", "jobs/candidates", {**body, "clusters": ["abacus"]}), 422, "InvalidInput")
+    problem(as_user(owner).send("POST", "jobs/candidates", {"team": "nlp"}), 422, "InvalidInput")
+    assert as_user(outsider).send("POST", "jobs/candidates", body).status_code == 404
+    assert as_user(member).send("POST", "jobs/candidates", body).status_code == 403
+    assert not Job.objects.exists()
