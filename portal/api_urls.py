@@ -10,6 +10,7 @@ from apps.capacity import orphan_api as orphans
 from apps.catalog import api as catalog
 from apps.checkpoints import api as checkpoints
 from apps.clusters import api as clusters
+from apps.clusters import kube_api as kube
 from apps.clusters import managed_api as managed
 from apps.clusters import mount_api as mounts
 from apps.clusters import node_action_api as node_actions
@@ -75,6 +76,13 @@ urlpatterns = [
     path("clusters", clusters.Clusters.as_view(), name="clusters"),
     path("clusters/<str:uid>", clusters.ClusterDetail.as_view(), name="cluster"),
     path("clusters/<str:uid>/mounts", mounts.Mounts.as_view(), name="mounts"),
+    path("kubernetes-clusters", kube.KubernetesClusters.as_view(), name="kubernetes-clusters"),
+    path("kubernetes-clusters/<str:uid>", kube.KubernetesDetail.as_view(), name="kubernetes-cluster"),
+    path("kubernetes-clusters/<str:uid>/compare", kube.KubernetesCompare.as_view(), name="kubernetes-compare"),
+    path("kubernetes-clusters/<str:uid>/namespaces", kube.TeamNamespaces.as_view(), name="team-namespaces"),
+    path("team-namespaces/<str:uid>", kube.TeamNamespaceDetail.as_view(), name="team-namespace"),
+    path("kubernetes-clusters/<str:uid>/shares", kube.TeamShares.as_view(), name="team-shares"),
+    path("team-shares/<str:uid>", kube.TeamShareDetail.as_view(), name="team-share"),
     path("clusters/<str:uid>/slurm", slurm.SlurmSettings.as_view(), name="cluster-slurm"),
     path("clusters/<str:uid>/slurm-users", slurm.SlurmUsers.as_view(), name="slurm-users"),
     path("clusters/<str:uid>/slurm-users/import", slurm.SlurmUsersImport.as_view(), name="slurm-users-import"),

@@ -16,6 +16,7 @@ from tests.demo_capacity import demo_capacity
 from tests.demo_clusters import demo_clusters
 from tests.demo_fleets import demo_fleets
 from tests.demo_jobs import demo_jobs
+from tests.demo_kube_teams import demo_kube_teams
 from tests.demo_rows import DemoRows, _Seed
 from tests.demo_slurm import demo_slurm
 from tests.demo_starts import demo_starts
@@ -84,6 +85,7 @@ def demo_more(rows: DemoRows) -> DemoRows:
     demo_capacity(seed)
     demo_fleets(seed)
     demo_clusters(seed)
+    demo_kube_teams(seed)
     _orphans()
     from apps.audit.services import seal
 

@@ -117,6 +117,11 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("cluster-new", "operator", "/clusters/new"),
         ("cluster-edit", "operator", f"/clusters/{cluster}/edit"),
         ("cluster-slurm", "operator", f"/clusters/{cluster}/slurm"),
+        ("kubernetes-teams", "operator", f"/clusters/{uid(Cluster, name='turing')}/kubernetes"),
+        ("kubernetes-cluster", "operator", f"/clusters/{uid(Cluster, name='turing')}"),
+        ("kubernetes-let-in", "operator", f"/clusters/{uid(Cluster, name='hamilton')}/kubernetes"),
+        ("kubernetes-new", "operator", "/clusters/new/kubernetes"),
+        ("kubernetes-node", "operator", f"/nodes/{uid(Node, name='ip-10-2-0-12.ec2.internal')}"),
         *(
             (f"managed-{name}", "operator", f"/clusters/{uid(Cluster, name=name)}")
             for name in ("shannon", "hamilton", "lovelace", "hpc-west", "noether")

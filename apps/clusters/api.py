@@ -246,6 +246,10 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "reservation_id",
             "cloud_events",
             "drain_reason",
+            "evict_requested_at",
+            "evict_grace_s",
+            "evicted_at",
+            "labels",
             "observed_state",
             "observed_reason",
             "observed_at",
@@ -261,9 +265,15 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 
 class DrainSerializer(serializers.Serializer[Any]):
-    """Why."""
+    """Why, and on Kubernetes whether what runs there is ended, too."""
 
     reason = serializers.CharField(max_length=300)
+    evict_grace_s = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Kubernetes only: end the pods on the node, each with so many seconds to save its state.",
+    )
 
 
 class EmptySerializer(serializers.Serializer[Any]):
@@ -452,7 +462,7 @@ class NodeDrain(Endpoint):
         body = self.read_body(DrainSerializer)
 
         def effect() -> tuple[int, dict[str, Any], str]:
-            node_drain(actor=self.actor, node=node, reason=body["reason"])
+            node_drain(actor=self.actor, node=node, reason=body["reason"], evict_grace_s=body["evict_grace_s"])
             node.refresh_from_db()
             return 202, dict(NodeSerializer(node).data), f"/api/v1/nodes/{node.uid}"
 

@@ -134,6 +134,9 @@ def _account(cluster: Cluster) -> CloudAccount:
     if cluster.is_managed:
         text = _("machines of %(kind)s come in node groups; add one to the cluster instead of a fleet")
         raise TransitionConflict(text % {"kind": cluster.get_kind_display()})
+    if cluster.is_kubernetes:
+        text = _("machines of cluster %(name)s are not launched from here: whoever keeps its Kubernetes adds nodes")
+        raise TransitionConflict(text % {"name": cluster.name})
     if account is None:
         raise TransitionConflict(f"cluster {cluster.name} has no cloud account, so machines cannot be launched for it")
     if account.phase != AccountPhase.CONNECTED:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
-from apps.clusters.kube_models import KubernetesSettings, TeamNamespace
-from apps.clusters.models import Cluster
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+
+from apps.clusters.kube_models import KubernetesSettings, TeamNamespace, TeamShare
+from apps.clusters.models import Cluster, Node
+from apps.clusters.states import NodePhase
+from apps.core.errors import NotFound
+from apps.costs.selectors import standings_of
+from apps.costs.states import Unit
 from apps.teams.models import Team
+from apps.teams.permissions import Actor
 
 
 @dataclass(frozen=True)
@@ -54,3 +63,99 @@ def team_in(cluster: Cluster, namespace: str) -> Team | None:
         if place_by(cluster, team, None).namespace == namespace:
             return team
     return None
+
+
+def namespaces_of(cluster: Cluster) -> QuerySet[TeamNamespace]:
+    """Where teams' jobs run on a cluster, as it was entered, by namespace."""
+    return TeamNamespace.objects.filter(cluster=cluster).select_related("team")
+
+
+def shares_of(cluster: Cluster) -> QuerySet[TeamShare]:
+    """What teams have of a cluster, by team and type."""
+    return TeamShare.objects.filter(cluster=cluster).select_related("team").order_by("team__slug", "instance_type")
+
+
+def namespace_for(*, actor: Actor, may: str, uid: str) -> TeamNamespace:
+    """The row of this uid. Raises NotFound."""
+    rows = TeamNamespace.objects.select_related("cluster__account", "cluster__kubernetes", "team")
+    found = rows.filter(uid=uid).first() if actor.everywhere(may) else None
+    if found is None:
+        raise NotFound(_("no namespace %(uid)s in which you may do this") % {"uid": uid})
+    return found
+
+
+def share_for(*, actor: Actor, may: str, uid: str) -> TeamShare:
+    """The row of this uid. Raises NotFound."""
+    rows = TeamShare.objects.select_related("cluster__account", "cluster__kubernetes", "team")
+    found = rows.filter(uid=uid).first() if actor.everywhere(may) else None
+    if found is None:
+        raise NotFound(_("no share %(uid)s in which you may do this") % {"uid": uid})
+    return found
+
+
+def gpus_by_type(cluster: Cluster) -> dict[str, int]:
+    """GPUs of a cluster's nodes by instance type; nodes that are gone do not count."""
+    rows = Node.objects.filter(cluster=cluster, gpus__gt=0).exclude(phase=NodePhase.GONE)
+    found: dict[str, int] = {}
+    for name, gpus in rows.values_list("instance_type", "gpus"):
+        if name:
+            found[name] = found.get(name, 0) + gpus
+    return found
+
+
+@dataclass(frozen=True)
+class TypeSize:
+    """What one node of a type offers to pods."""
+
+    name: str
+    nodes: int
+    gpus: int
+    cpus: int
+    memory_mib: int
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of all its nodes."""
+        return self.nodes * self.gpus
+
+
+def types_of(cluster: Cluster) -> list[TypeSize]:
+    """The instance types of a cluster's nodes, by name; sizes are those of its smallest node, so that all fit."""
+    rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE).exclude(instance_type="")
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for name, *size in rows.values_list("instance_type", "gpus", "cpus", "memory_mib"):
+        found.setdefault(name, []).append((size[0], size[1], size[2]))
+    return [
+        TypeSize(name, len(sizes), max(s[0] for s in sizes), min(s[1] for s in sizes), min(s[2] for s in sizes))
+        for name, sizes in sorted(found.items())
+    ]
+
+
+@dataclass(frozen=True)
+class TeamPlace:
+    """A team on a cluster as its queue is to be kept: place, weight, shares by type, and its quota of GPUs."""
+
+    team: Team
+    place: Place
+    weight: Decimal
+    shares: tuple[TeamShare, ...]
+    quota_gpus: int
+
+
+def team_places(cluster: Cluster) -> list[TeamPlace]:
+    """All teams that have a share, a namespace or a quota, by slug, whose queue the portal keeps."""
+    rows = {row.team_id: row for row in namespaces_of(cluster)}
+    shares: dict[int, list[TeamShare]] = {}
+    for share in shares_of(cluster):
+        shares.setdefault(share.team_id, []).append(share)
+    found = []
+    teams = list(Team.objects.order_by("slug"))
+    quotas = {s.team.pk: int(s.limit) for s in standings_of(teams, Unit.GPUS)}
+    for team in teams:
+        row = rows.get(team.pk)
+        place = place_by(cluster, team, row)
+        if not place.is_kept or not (row or team.pk in shares or quotas.get(team.pk)):
+            continue
+        weight = row.weight if row is not None else Decimal(1)
+        found.append(TeamPlace(team, place, weight, tuple(shares.get(team.pk, ())), quotas.get(team.pk, 0)))
+    return found

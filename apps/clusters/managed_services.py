@@ -189,7 +189,7 @@ def reach_problems(kind: str, reach: Mapping[str, str]) -> list[FieldProblem]:
     if not given:
         return []
     if kind not in KINDS_SLURM:
-        text = _("jobs are not submitted there from the portal but with Kubernetes' own tools; leave it empty")
+        text = _("how jobs reach its Kubernetes is entered on the cluster's own page; leave it empty")
         return [FieldProblem(f"/{name}", "not-here", text) for name in given]
     problems = []
     together = ["user_name", "working_root"]

@@ -67,6 +67,7 @@ KIND_LINES: tuple[tuple[ClusterKind, Callable[[], str]], ...] = (
     (ClusterKind.HYPERPOD_SLURM, lambda: _("Machines outside EC2 that SageMaker watches and repairs; Slurm on them.")),
     (ClusterKind.HYPERPOD_EKS, lambda: _("The same machines as nodes of an EKS cluster.")),
     (ClusterKind.PARALLELCLUSTER, lambda: _("Slurm with a head node of its own, by a configuration in YAML.")),
+    (ClusterKind.KUBERNETES, lambda: _("Your own Kubernetes, by a kubeconfig; its nodes are yours.")),
 )
 
 
@@ -76,6 +77,8 @@ def kind_choices(chosen: str, is_adopted: bool) -> list[dict[str, Any]]:
     for kind, line in KIND_LINES:
         if kind == ClusterKind.SLURM:
             url = reverse("cluster-new")
+        elif kind == ClusterKind.KUBERNETES:
+            url = reverse("cluster-new-kubernetes")
         else:
             url = reverse("cluster-adopt" if is_adopted else "cluster-make", args=[kind.value])
         found.append({"label": kind.label, "line": line(), "url": url, "is_chosen": kind == chosen})

@@ -163,10 +163,10 @@ def notes_of(kind: str, *, idle_s: int | None = None) -> list[str]:
 
 def jobs_words(cluster: Cluster) -> str:
     """Whether jobs are submitted there from the portal, and if not, how."""
-    if cluster.kind not in KINDS_SLURM:
-        return _("Watched and resized here; jobs are submitted with Kubernetes' own tools.")
     if cluster.takes_jobs:
         return _("Jobs are submitted from the portal.")
+    if cluster.kind not in KINDS_SLURM:
+        return _("Watched and resized here; to submit jobs from the portal, let them in under Teams in Kubernetes.")
     if cluster.user_name and not cluster.scheduler_url:
         return _("Jobs are submitted from the portal once the address of slurmrestd is known.")
     return _("Watched here; to submit jobs from the portal, fill in user, token and shared folder.")

@@ -23,6 +23,8 @@ from apps.teams.permissions import Actor
 
 CLUSTER_INTENT = "cluster.connect"
 NODE_INTENT = "node.drain"
+#: The longest that pods may take to save their state when a node is drained.
+MAX_GRACE_S = 3600
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,58}$")
 #: What a person may correct.
 EDITABLE = (
@@ -220,8 +222,14 @@ def cluster_delete(*, actor: Actor, cluster: Cluster, expected_version: int) -> 
         intent_ask(CLUSTER_INTENT, cluster.uid)
 
 
-def node_drain(*, actor: Actor, node: Node, reason: str) -> None:
-    """Ask for a node to take no new jobs; asking twice keeps the first reason. Raises Forbidden, InvalidInput."""
+def node_drain(*, actor: Actor, node: Node, reason: str, evict_grace_s: int | None = None) -> None:
+    """Ask for a node to take no new jobs; asking twice keeps the first reason.
+
+    With ``evict_grace_s`` the pods on it are ended, too, each with so many seconds to save its state: Kubernetes only.
+    Raises Forbidden, InvalidInput, TransitionConflict.
+    """
+    if evict_grace_s is not None:
+        _check_eviction(node, evict_grace_s)
     if not actor.everywhere("health.operate"):
         raise Forbidden("only operators and administrators drain nodes")
     if not reason.strip():
@@ -235,7 +243,22 @@ def node_drain(*, actor: Actor, node: Node, reason: str) -> None:
         if changed:
             record(actor, "node.drain", "node", node.uid, after={"node": node.name, "reason": reason})
             event("node", node.uid, "DrainRequested", f"drain of {node.name}: {reason}", data={"reason": reason})
+        if evict_grace_s is not None:
+            asked = {"evict_requested_at": clock.now(), "evict_grace_s": evict_grace_s, "evicted_at": None}
+            Node.objects.filter(pk=node.pk).update(**asked)
+            record(actor, "node.evict", "node", node.uid, after={"node": node.name, "grace_s": evict_grace_s})
+            text = f"pods of {node.name} to be ended, {evict_grace_s} s each: {reason}"
+            event("node", node.uid, "EvictionRequested", text, data={"grace_s": evict_grace_s})
         intent_ask(NODE_INTENT, node.uid)
+
+
+def _check_eviction(node: Node, grace_s: int) -> None:
+    if not node.cluster.is_kubernetes:
+        text = _("only Kubernetes ends what runs on a node; here its jobs are cancelled or run out")
+        raise InvalidInput(text, problems=[FieldProblem("/evict_grace_s", "not-here", text)])
+    if not 0 <= grace_s <= MAX_GRACE_S:
+        text = _("from %(low)s to %(high)s s") % {"low": 0, "high": f"{MAX_GRACE_S:,}"}
+        raise InvalidInput(text, problems=[FieldProblem("/evict_grace_s", "out-of-range", text)])
 
 
 def node_resume(*, actor: Actor, node: Node) -> None:
@@ -244,7 +267,11 @@ def node_resume(*, actor: Actor, node: Node) -> None:
         raise Forbidden("only operators and administrators resume nodes")
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(
-            drain_requested_at=None, drain_reason="", resume_requested_at=clock.now()
+            drain_requested_at=None,
+            drain_reason="",
+            resume_requested_at=clock.now(),
+            evict_requested_at=None,
+            evicted_at=None,
         )
         record(actor, "node.resume", "node", node.uid, before={"node": node.name, "reason": node.drain_reason})
         event("node", node.uid, "ResumeRequested", f"resume of {node.name} by {actor.name}")

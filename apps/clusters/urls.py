@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from apps.clusters import group_views, managed_views, mount_views, slurm_views, topology_views, views
+from apps.clusters import group_views, kube_views, managed_views, mount_views, slurm_views, topology_views, views
 
 urlpatterns: list[URLPattern] = [
     path("clusters", views.ClusterList.as_view(), name="clusters"),
     path("clusters/new", views.ClusterNew.as_view(), name="cluster-new"),
+    path("clusters/new/kubernetes", kube_views.KubernetesNew.as_view(), name="cluster-new-kubernetes"),
     path("clusters/new/<str:kind>", managed_views.ClusterMake.as_view(), name="cluster-make"),
     path("clusters/new/<str:kind>/plan", managed_views.ClusterPlan.as_view(), name="cluster-plan"),
     path("clusters/adopt/<str:kind>", managed_views.ClusterAdopt.as_view(), name="cluster-adopt"),
@@ -22,6 +23,9 @@ urlpatterns: list[URLPattern] = [
     path("groups/<str:uid>/delete", group_views.GroupDelete.as_view(), name="group-delete"),
     path("clusters/<str:uid>", views.ClusterPage.as_view(), name="cluster"),
     path("clusters/<str:uid>/slurm", slurm_views.SlurmPage.as_view(), name="cluster-slurm"),
+    path("clusters/<str:uid>/kubernetes", kube_views.KubernetesPage.as_view(), name="cluster-kubernetes"),
+    path("team-namespaces/<str:uid>/remove", kube_views.NamespaceRemove.as_view(), name="team-namespace-remove"),
+    path("team-shares/<str:uid>/remove", kube_views.ShareRemove.as_view(), name="team-share-remove"),
     path("slurm-users/<str:uid>/remove", slurm_views.SlurmUserRemove.as_view(), name="slurm-user-remove"),
     path("slurm-accounts/<str:uid>/remove", slurm_views.SlurmAccountRemove.as_view(), name="slurm-account-remove"),
     path("clusters/<str:uid>/edit", views.ClusterEdit.as_view(), name="cluster-edit"),

@@ -69,7 +69,7 @@ from apps.clusters.topology import placement_quality
 from apps.connections.selectors import accounts_visible_to
 from apps.connections.services import AccountInUse
 from apps.core import clock
-from apps.core.errors import Elsewhere, InvalidInput, Refusal
+from apps.core.errors import Elsewhere, InvalidInput, Refusal, field_refusal
 from apps.core.filters import ChoicesFilter, TextFilter
 from apps.core.forms import is_htmx, posted_version, typed_name
 from apps.core.lists import listing
@@ -217,6 +217,8 @@ class ClusterEdit(Page):
     def get(self, request: HttpRequest, uid: str) -> HttpResponse:
         """The form as the cluster is now."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        if cluster.kind == ClusterKind.KUBERNETES:
+            raise Elsewhere(reverse("cluster-kubernetes", args=[cluster.uid]))
         if cluster.is_managed:
             return edit_page(self, request, cluster)
         initial = {name: getattr(cluster, name) for name in EDITABLE}
@@ -226,6 +228,8 @@ class ClusterEdit(Page):
     def post(self, request: HttpRequest, uid: str) -> HttpResponse:
         """Change it; a refusal shows at its fields, the version guards against someone else's change."""
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
+        if cluster.kind == ClusterKind.KUBERNETES:
+            raise Elsewhere(reverse("cluster-kubernetes", args=[cluster.uid]))
         if cluster.is_managed:
             return edit_page(self, request, cluster)
         version = posted_version(request)
@@ -280,6 +284,8 @@ class _FleetForm(Page):
         cluster = cluster_for(actor=self.actor, may="clusters.operate", uid=uid)
         if cluster.is_managed:
             raise Elsewhere(reverse("group-new", args=[cluster.uid]))
+        if cluster.is_kubernetes:
+            raise Elsewhere(reverse("cluster", args=[cluster.uid]))
         return cluster
 
     def form(self, cluster: Cluster, data: Any = None, initial: dict[str, Any] | None = None) -> FleetForm:
@@ -470,7 +476,11 @@ class NodeDrain(Page):
     def post(self, request: HttpRequest, uid: str) -> HttpResponse:
         """Ask for a drain with its reason."""
         node = node_for(actor=self.actor, may="health.operate", uid=uid)
-        node_drain(actor=self.actor, node=node, reason=request.POST.get("reason", ""))
+        grace = request.POST.get("evict_grace_s", "").strip() if request.POST.get("evict") else ""
+        if grace and (not grace.isdecimal() or len(grace) > 6):
+            raise field_refusal("/evict_grace_s", _("a number of seconds"))
+        evict_grace_s = int(grace or 0) if request.POST.get("evict") else None
+        node_drain(actor=self.actor, node=node, reason=request.POST.get("reason", ""), evict_grace_s=evict_grace_s)
         self.say(_("%(node)s takes no new jobs once the scheduler was told.") % {"node": node.name})
         return HttpResponseRedirect(reverse("node", args=[node.uid]))
 

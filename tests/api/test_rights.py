@@ -11,6 +11,7 @@ from apps.capacity.models import OfferingSearch, Purchase, Reservation
 from apps.capacity.orphan_models import Orphan
 from apps.checkpoints.models import Checkpoint
 from apps.clusters.group_models import NodeGroup
+from apps.clusters.kube_models import KubernetesSettings, TeamNamespace, TeamShare
 from apps.clusters.models import Cluster, Fleet, Mount, Node, PreflightRun
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.connections.models import CloudAccount
@@ -103,9 +104,16 @@ def things(job: Any, cluster: Any) -> dict[str, str]:
     check = PreflightRun.objects.create(cluster=cluster, spec={}, asked_by="someone")
     kept = Cluster.objects.create(name="kept", kind="hyperpod-eks", account=account, phase="READY")
     group = NodeGroup.objects.create(cluster=kept, name="g", instance_type="p5.48xlarge", nodes=1, phase="ACTIVE")
+    pods = Cluster.objects.create(name="pods", kind="kubernetes", phase="READY")
+    KubernetesSettings.objects.create(cluster=pods, auth="kubeconfig", kubeconfig_ref="file:kubeconfig")
+    namespace = TeamNamespace.objects.create(cluster=pods, team=job.team, namespace="train")
+    share = TeamShare.objects.create(cluster=pods, team=job.team, instance_type="p5.48xlarge", gpus=8)
     slurm_user = SlurmUser.objects.create(cluster=cluster, user_name="u1")
     slurm_account = SlurmAccount.objects.create(cluster=cluster, account="a1", team=job.team)
     return {
+        "kubernetes-clusters": pods.uid,
+        "team-namespaces": namespace.uid,
+        "team-shares": share.uid,
         "slurm-users": slurm_user.uid,
         "slurm-accounts": slurm_account.uid,
         "managed-clusters": kept.uid,

@@ -34,6 +34,11 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("cluster-new", "", "operators"),
     ("cluster-edit", "cluster", "operators"),
     ("cluster-slurm", "cluster", "operators"),
+    ("cluster-kubernetes", "eks", "operators"),
+    ("cluster-kubernetes", "kubernetes", "operators"),
+    ("cluster-new-kubernetes", "", "operators"),
+    ("cluster", "kubernetes", "everyone"),
+    ("node", "kubernetes_node", "everyone"),
     ("jobs-nobodys", "cluster", "operators"),
     ("jobs-limits", "cluster", "operators"),
     ("fleet-new", "cluster", "operators"),
@@ -115,6 +120,10 @@ def argument(site: DemoRows, about: str) -> list[Any]:
             return [site.clusters["hamilton"].uid]
         case "hyperpod":
             return [site.clusters["lovelace"].uid]
+        case "kubernetes":
+            return [site.clusters["turing"].uid]
+        case "kubernetes_node":
+            return [site.clusters["turing"].nodes.get(name="ip-10-2-0-12.ec2.internal").uid]
         case "parallelcluster":
             return [site.clusters["hpc-west"].uid]
         case "failed_cluster":

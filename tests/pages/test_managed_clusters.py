@@ -221,7 +221,7 @@ def test_the_page_shows_groups_health_facts_and_the_way_to_jobs(sign_in: SignIn,
     assert "$220.16/h" in text
     assert "New node group" in sign_in("operator").get(f"/clusters/{pcs}").content.decode()
     eks = sign_in("member").get(f"/clusters/{more.clusters['hamilton'].uid}").content.decode()
-    assert "jobs are submitted with Kubernetes&#x27; own tools" in eks
+    assert "to submit jobs from the portal, let them in" in eks
     assert 'hx-trigger="every 3s"' in eks, "what moves is watched closely"
     assert "waiting for coredns" in eks
     hpc = sign_in("member").get(f"/clusters/{more.clusters['hpc-west'].uid}").content.decode()
