@@ -286,7 +286,6 @@ SPECTACULAR_SETTINGS = {
         "KubeScheduler": "apps.clusters.kube_states.KubeScheduler",
         "WrittenKind": "apps.jobs.kube_api.WRITTEN_CHOICES",
         "WorkloadKind": "apps.clusters.kube_states.WorkloadKind",
-        "WrittenKind": "apps.clusters.kube_api.KIND_CHOICES",
         "JobOrigin": "apps.jobs.states.JobOrigin",
         "CapacitySource": "apps.clusters.states.CapacitySource",
         "GroupSource": "apps.clusters.states.GroupSource",
