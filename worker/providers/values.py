@@ -289,7 +289,8 @@ class SchedulerNode:
     """A node as the scheduler sees it.
 
     ``state`` is the base word (IDLE, MIXED, ALLOCATED, DOWN), ``flags`` the rest (DRAIN, …). ``address`` is where its
-    slurmd answers and ``instance_id`` its machine, where Slurm tells them.
+    slurmd answers and ``instance_id`` its machine, where Slurm tells them. ``labels`` are those of Kubernetes that say
+    what the node is.
     """
 
     name: str
@@ -304,6 +305,8 @@ class SchedulerNode:
     partitions: tuple[str, ...]
     address: str = ""
     instance_id: str = ""
+    instance_type: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,11 +343,15 @@ class SubmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What is to be different about a job; None stays as it is. ``nice`` lowers the priority by so much."""
+    """What is to be different about a job; None stays as it is. ``nice`` lowers the priority by so much.
+
+    ``priority_class`` is Kueue's, and ``partition`` its LocalQueue.
+    """
 
     time_limit_min: int | None = None
     partition: str | None = None
     nice: int | None = None
+    priority_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +375,7 @@ class SchedulerJob:
     one record, whose ``array_pending`` lists them ("3-99%10"). A part of a heterogeneous job has ``het_id`` (the
     scheduler id of the first part) and ``het_offset``. ``dependency`` and ``features`` are Slurm's own words.
     ``gpus``, ``cpus`` and ``memory_mib`` are of all nodes: given, or asked for while it waits; 0: unknown.
+    ``why`` is its reason as a sentence, where the scheduler gives more than a code.
     """
 
     scheduler_id: str
@@ -401,6 +409,7 @@ class SchedulerJob:
     eligible_at: datetime | None = None
     cpus: int = 0
     memory_mib: int = 0
+    why: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)

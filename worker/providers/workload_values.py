@@ -112,3 +112,22 @@ class WorkloadSpec:
     def processes(self) -> int:
         """Processes a node that torchrun starts."""
         return self.processes_per_node or max(self.gpus_per_node, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSubmit:
+    """One attempt to submit: ``spec`` to be written as ``kind``, or the YAML of a person in ``manifest``.
+
+    ``uid`` is the attempt's; ``namespace`` and ``queue`` are where it goes, ``name`` is the job's own.
+    """
+
+    uid: str
+    job_uid: str
+    name: str
+    team: str
+    owner: str
+    namespace: str
+    queue: str = ""
+    kind: str = JOBSET
+    spec: WorkloadSpec | None = None
+    manifest: str = ""

@@ -41,6 +41,8 @@ def connection(access: KubernetesAccess, folder: Path) -> client.ApiClient:
     # A proxy from the environment would be shown the token; the other end may be gone without a word.
     made.proxy = None
     made.keep_alive = True
+    # A watch a kind stays open, beside the calls of whoever works.
+    made.connection_pool_maxsize = 32
     made.verify_ssl = True
     for name, text in (("ssl_ca_cert", access.ca), ("cert_file", access.certificate), ("key_file", access.key)):
         if text:

@@ -75,17 +75,23 @@ class Kind:
     problem: e.ProviderError | None = None
     failing_since: float = 0.0
     listed_at: float = float("-inf")
+    version: int = 0
 
 
 @dataclass(frozen=True)
 class Known:
-    """All that is known now. ``version`` moves whenever anything changed; ``problems`` are sentences by kind."""
+    """All that is known now. ``version`` moves whenever anything changed; ``problems`` are sentences by kind.
+
+    ``seen`` are the numbers of the changes that brought each object, ``gone`` deleted objects by their uid, and
+    ``versions`` the last change of each kind.
+    """
 
     version: int
     kinds: Mapping[str, Mapping[Key, dict[str, Any]]]
     seen: Mapping[str, Mapping[Key, int]]
     gone: Mapping[str, Mapping[str, dict[str, Any]]]
     problems: Mapping[str, str]
+    versions: Mapping[str, int]
 
     def of(self, kind: str) -> Mapping[Key, dict[str, Any]]:
         """The objects of a kind by namespace and name."""
@@ -249,6 +255,7 @@ class Informer:
             seen={name: dict(kind.seen) for name, kind in self._kinds.items()},
             gone={name: dict(kind.gone) for name, kind in self._kinds.items()},
             problems={name: str(kind.problem) for name, kind in self._kinds.items() if kind.problem},
+            versions={name: kind.version for name, kind in self._kinds.items()},
         )
 
     def _is_over(self, stop: threading.Event) -> bool:
@@ -326,7 +333,7 @@ class Informer:
     def _gone_kind(self, kind: Kind) -> None:
         with self._changed:
             if kind.objects:
-                self._version += 1
+                self._count(kind)
             kind.objects, kind.seen = {}, {}
             self._changed.notify_all()
 
@@ -390,13 +397,17 @@ class Informer:
             self._changed.notify_all()
         return revision
 
+    def _count(self, kind: Kind) -> None:
+        self._version += 1
+        kind.version = self._version
+
     def _put(self, kind: Kind, key: Key, thing: dict[str, Any]) -> None:
         old = kind.objects.get(key)
         if old is not None and old["metadata"].get("resourceVersion") == thing["metadata"].get("resourceVersion"):
             return
         if old is not None and old["metadata"].get("uid") != thing["metadata"].get("uid"):
             self._drop(kind, key)
-        self._version += 1
+        self._count(kind)
         kind.objects[key] = thing
         kind.seen[key] = self._version
         if kind.resource.kind == "Event" and len(kind.objects) > EVENTS_KEPT:
@@ -406,7 +417,7 @@ class Informer:
     def _drop(self, kind: Kind, key: Key) -> None:
         thing = kind.objects.pop(key)
         kind.seen.pop(key, None)
-        self._version += 1
+        self._count(kind)
         if kind.resource.kind == "Event":
             return
         kind.gone[str(thing["metadata"].get("uid") or "")] = thing

@@ -10,6 +10,8 @@ from worker.providers.workload_values import WorkloadSpec
 PREFIX = "quarterdeck.dev"
 LABEL_JOB, LABEL_ATTEMPT = f"{PREFIX}/job", f"{PREFIX}/attempt"
 LABEL_TEAM, LABEL_OWNER = f"{PREFIX}/team", f"{PREFIX}/owner"
+#: On an array's Job: its tasks as people write them ("0-9%2").
+ARRAY = f"{PREFIX}/array"
 #: Marks everything written here, so that a sweep lists it by one selector.
 LABEL_MANAGED = "app.kubernetes.io/managed-by"
 MANAGED_BY = "quarterdeck"

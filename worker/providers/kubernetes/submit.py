@@ -1,0 +1,228 @@
+"""Submitting: the objects of one attempt made one after the other, each at most once, whoever was killed in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from worker.providers import values as v
+from worker.providers.errors import AccessDenied, Conflict, InvalidRequest, NotFound, QuotaExceeded, Unsupported
+from worker.providers.kubernetes import names
+from worker.providers.kubernetes.calls import Caller, path_of
+from worker.providers.kubernetes.errors import EXISTS, SOURCE
+from worker.providers.kubernetes.manifest import prepared, read_manifest
+from worker.providers.kubernetes.render import WORKLOAD_KINDS, owned, render
+from worker.providers.kubernetes.resources import Resource, Served
+from worker.providers.kubernetes.works import MANIFEST, attempt_of
+from worker.providers.kubernetes.yaml_text import Unreadable
+from worker.providers.workload_values import WorkloadSubmit
+
+Thing = dict[str, Any]
+#: What cannot come to anything by asking again: what was made so far is taken back.
+_FINAL = (InvalidRequest, Unsupported, QuotaExceeded, AccessDenied, NotFound)
+#: Kinds of a manifest that hold a person's data: never deleted with the job.
+KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
+
+
+class Submitter:
+    """Makes and unmakes the objects of attempts."""
+
+    def __init__(self, caller: Caller, served: Served) -> None:
+        self._caller = caller
+        self._served = served
+
+    def submit(self, request: WorkloadSubmit) -> v.SubmitReceipt:
+        """Make what is missing of an attempt's objects; asked again, it goes on where it was.
+
+        Raises InvalidRequest, after taking back what it made, where the cluster will not have it; Conflict where a name
+        is taken by somebody else's object.
+        """
+        if request.manifest:
+            return self._manifest(request)
+        if request.spec is None:
+            raise InvalidRequest("there is neither a workload nor a manifest to submit", source=SOURCE)
+        objects = render(request.spec, request.kind)
+        # A kind that the server has not is found before anything is made.
+        for thing in objects:
+            self.resource(thing)
+        workload: Thing | None = None
+        earlier: list[Thing] = []
+        try:
+            for thing in objects:
+                if thing["kind"] in WORKLOAD_KINDS:
+                    workload = self._ensure(thing, request.uid)
+                elif workload is None:
+                    earlier.append(self._ensure(thing, request.uid))
+                else:
+                    self._ensure(owned(thing, workload), request.uid)
+            assert workload is not None
+            for thing in earlier:
+                self._own(thing, workload)
+        except _FINAL as error:
+            self.take_back([*([workload] if workload else []), *earlier], request.uid)
+            raise _as_refusal(error) from error
+        head = workload["metadata"]
+        return v.SubmitReceipt(f"{head['namespace']}/{workload['kind']}/{head['name']}")
+
+    def _manifest(self, request: WorkloadSubmit) -> v.SubmitReceipt:
+        things = self._prepared(request)
+        for thing in things:
+            self.resource(thing)
+        if not self.made(request.namespace, request.uid, (thing["kind"] for thing in things)):
+            self._rehearse(things, request.uid)
+        made: list[Thing] = []
+        try:
+            for thing in things:
+                made.append(self._ensure(thing, request.uid))
+        except (*_FINAL, Conflict) as error:
+            self.take_back(made, request.uid)
+            raise _as_refusal(error) from error
+        return v.SubmitReceipt(f"{request.namespace}/{MANIFEST}/{names.object_name(request.uid)}")
+
+    def rehearse(self, request: WorkloadSubmit) -> tuple[str, ...]:
+        """What the server says to each object without making it; nothing where it takes them all."""
+        try:
+            if request.manifest:
+                things = self._prepared(request)
+            elif request.spec is not None:
+                things = list(render(request.spec, request.kind))
+            else:
+                return ("there is neither a workload nor a manifest",)
+            self._rehearse(things, request.uid)
+        except (*_FINAL, Conflict) as error:
+            return (error.message,)
+        return ()
+
+    def _prepared(self, request: WorkloadSubmit) -> list[Thing]:
+        manifest = read_manifest(request.manifest)
+        if manifest.problem is not None:
+            raise InvalidRequest(f"the manifest: {manifest.problem}", source=SOURCE)
+        try:
+            ready = prepared(
+                manifest,
+                job=request.job_uid,
+                attempt=request.uid,
+                team=request.team,
+                owner=request.owner,
+                queue=request.queue,
+            )
+        except Unreadable as error:
+            raise InvalidRequest(f"the manifest: {error.problem}", source=SOURCE) from error
+        return [_placed(thing, request.namespace) for thing in ready.objects]
+
+    def _rehearse(self, things: Sequence[Thing], uid: str) -> None:
+        """Let the server judge every document before the first is made, so that a refusal leaves nothing behind."""
+        runtimes = {thing["metadata"].get("name") for thing in things if thing["kind"] == "TrainingRuntime"}
+        for number, thing in enumerate(things, start=1):
+            reference = (thing.get("spec") or {}).get("runtimeRef") or {}
+            if thing["kind"] == "TrainJob" and reference.get("name") in runtimes:
+                # The server refuses it as long as its runtime, which comes with it, is not there.
+                continue
+            resource = self.resource(thing)
+            try:
+                self._caller.create(resource.path(thing["metadata"]["namespace"]), thing, dry_run=True)
+            except Conflict as error:
+                if error.code != EXISTS:
+                    raise
+                self._ours(resource, thing, uid)
+            except _FINAL as error:
+                raise InvalidRequest(f"document {number}: {error.message}", source=SOURCE, code=error.code) from error
+
+    # --- one object
+
+    def resource(self, thing: Mapping[str, Any]) -> Resource:
+        """Where objects of this kind are. Raises InvalidRequest where the server has no such kind."""
+        version, kind = str(thing.get("apiVersion") or ""), str(thing.get("kind") or "")
+        group, _sep, _version = version.rpartition("/")
+        found = self._served.by_kind(kind, group)
+        if found is None or found.api_version != version:
+            raise InvalidRequest(
+                f"the cluster serves no {kind} of {version}; its operator has to install it", source=SOURCE, code="kind"
+            )
+        return found
+
+    def _ensure(self, thing: Thing, uid: str) -> Thing:
+        """Make it, or find what an earlier call made. The answer is the server's, with kind and version."""
+        resource = self.resource(thing)
+        try:
+            made = self._caller.create(resource.path(thing["metadata"]["namespace"]), thing)
+        except Conflict as error:
+            if error.code != EXISTS:
+                raise
+            made = self._ours(resource, thing, uid)
+        return {**made, "apiVersion": thing["apiVersion"], "kind": thing["kind"]}
+
+    def _ours(self, resource: Resource, thing: Thing, uid: str) -> Thing:
+        head = thing["metadata"]
+        there = self._caller.get(resource.path(head["namespace"], head["name"]))
+        if attempt_of(there.get("metadata") or {}) != uid:
+            raise Conflict(
+                f"{resource.full_name} {head['name']} in namespace {head['namespace']} is there already and is "
+                "not this job's",
+                source=SOURCE,
+                code="taken",
+            )
+        if (there.get("metadata") or {}).get("deletionTimestamp"):
+            raise Conflict(f"{resource.full_name} {head['name']} is just being deleted", source=SOURCE, code="ending")
+        return there
+
+    def _own(self, thing: Thing, workload: Thing) -> None:
+        """Let what had to be there first belong to the workload, so that it goes with it."""
+        if thing["metadata"].get("ownerReferences"):
+            return
+        references = owned(thing, workload)["metadata"]["ownerReferences"]
+        with suppress(NotFound):
+            self._caller.patch(path_of(self.resource(thing), thing), {"metadata": {"ownerReferences": references}})
+
+    # --- all of an attempt
+
+    def made(self, namespace: str, uid: str, kinds: Iterable[str]) -> list[tuple[Resource, Thing]]:
+        """What is there of an attempt, of these kinds."""
+        found = []
+        selector = {"labelSelector": f"{names.LABEL_ATTEMPT}={names.label_value(uid)}"}
+        for kind in dict.fromkeys(kinds):
+            resource = self._served.by_kind(kind)
+            if resource is not None:
+                items, _revision = self._caller.listed(resource.path(namespace), selector)
+                found += [(resource, item) for item in items if attempt_of(item.get("metadata") or {}) == uid]
+        return found
+
+    def take_back(self, things: Sequence[Thing], uid: str) -> None:
+        """Delete what was just made for an attempt that will not be; what cannot be deleted now, the sweep finds."""
+        for thing in things:
+            head = thing["metadata"]
+            if attempt_of(head) != uid:
+                continue
+            # The cluster's refusal is what a person has to read, whatever becomes of this.
+            with suppress(Exception):
+                self._caller.delete(path_of(self.resource(thing), thing), uid=str(head.get("uid") or ""))
+
+    def delete_all(self, namespace: str, uid: str) -> int:
+        """Delete everything of an attempt but what holds data; how much was there."""
+        kinds = [*WORKLOAD_KINDS, "Deployment", "StatefulSet", "ReplicaSet", "CronJob", "LeaderWorkerSet", "Pod"]
+        kinds += ["TrainingRuntime", "PodGroup", "Service", "ConfigMap", "Secret"]
+        found = [(r, item) for r, item in self.made(namespace, uid, kinds) if not _is_made_by_another(item)]
+        for resource, item in found:
+            if item["kind"] not in KEPT_KINDS:
+                with suppress(NotFound):
+                    self._caller.delete(path_of(resource, item), uid=str(item["metadata"]["uid"]))
+        return len(found)
+
+
+def _is_made_by_another(item: Thing) -> bool:
+    """A controller's own: it goes when what made it goes."""
+    return any(row.get("controller") for row in item["metadata"].get("ownerReferences") or ())
+
+
+def _placed(thing: Thing, namespace: str) -> Thing:
+    return {**thing, "metadata": {**thing["metadata"], "namespace": namespace}}
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """A namespace that is not there, or a name that is another's, is for a person to put right."""
+    if isinstance(error, NotFound | Conflict):
+        if isinstance(error, Conflict) and error.code == "ending":
+            return error
+        return InvalidRequest(error.message, source=SOURCE, code=error.code)
+    return error

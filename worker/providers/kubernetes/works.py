@@ -1,0 +1,197 @@
+"""Everything that a cluster holds, put together by the workload it belongs to: pods, jobs, Kueue's word on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.providers.kubernetes import names
+from worker.providers.kubernetes.informer import Key, Known
+from worker.providers.kubernetes.pod_sets import as_list, as_map
+from worker.providers.kubernetes.resources import WORKLOADS
+
+Thing = dict[str, Any]
+MANIFEST = "Manifest"
+#: Kinds whose pods are no jobs: they belong to the cluster or to a node.
+_NO_JOBS = frozenset({"DaemonSet", "Node"})
+
+
+@dataclass
+class Work:
+    """One workload. ``root`` is the outermost object that makes its pods, None where it is gone or of a kind not kept.
+
+    ``jobs`` are the Jobs that the root made, ``pods`` those that are there, ``lost`` those that were deleted and
+    ``queued`` Kueue's Workload. ``parts`` are the workloads of one manifest.
+    """
+
+    namespace: str
+    kind: str
+    name: str
+    root: Thing | None = None
+    jobs: list[Thing] = field(default_factory=list)
+    pods: list[Thing] = field(default_factory=list)
+    lost: list[Thing] = field(default_factory=list)
+    queued: Thing | None = None
+    parts: list[Work] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """What the house knows it by: "namespace/Kind/name"."""
+        return f"{self.namespace}/{self.kind}/{self.name}"
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """The metadata that says whose it is: the root's, else a pod's."""
+        for thing in (self.root, *self.pods[:1], *self.lost[:1], self.queued):
+            if thing is not None:
+                return as_map(thing.get("metadata"))
+        return {}
+
+    @property
+    def attempt(self) -> str:
+        """The attempt that it was made for by this portal or one like it, "" for nobody's."""
+        return attempt_of(self.head)
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """What differs as soon as anything of it does."""
+        things = [self.root, *self.jobs, *self.pods, *self.lost, self.queued]
+        own = tuple(as_map(t["metadata"]).get("resourceVersion") if t is not None else None for t in things)
+        return (self.id, len(self.pods), len(self.lost), *own, *(part.fingerprint() for part in self.parts))
+
+
+def attempt_of(head: Mapping[str, Any]) -> str:
+    """The attempt that labels and annotations name, where the object is one of the portal's."""
+    labels = as_map(head.get("labels"))
+    if labels.get(names.LABEL_MANAGED) != names.MANAGED_BY:
+        return ""
+    written = as_map(head.get("annotations")).get(names.LABEL_ATTEMPT)
+    return str(written or labels.get(names.LABEL_ATTEMPT) or "")
+
+
+def controller_of(thing: Thing) -> Mapping[str, Any] | None:
+    """The reference to what made it."""
+    rows = [as_map(row) for row in as_list(as_map(thing.get("metadata")).get("ownerReferences"))]
+    return next((row for row in rows if row.get("controller")), rows[0] if rows else None)
+
+
+class Roots:
+    """Finds the outermost maker of an object among what is there and, with ``gone``, what was."""
+
+    def __init__(self, known: Known, *, gone: bool = False) -> None:
+        self._by_uid: dict[str, Thing] = {}
+        for kind in WORKLOADS:
+            if gone:
+                self._by_uid |= known.gone.get(kind, {})
+            self._by_uid |= {_uid(thing): thing for thing in known.of(kind).values()}
+
+    def by_uid(self, uid: str) -> Thing | None:
+        """A workload of this uid."""
+        return self._by_uid.get(uid)
+
+    def of(self, thing: Thing) -> tuple[str, str, str, Thing | None]:
+        """Namespace, kind and name of the root, and the root where it is known."""
+        at = thing
+        for _depth in range(8):
+            reference = controller_of(at)
+            if reference is None:
+                break
+            above = self._by_uid.get(str(reference.get("uid") or ""))
+            if above is None:
+                namespace = str(as_map(thing["metadata"]).get("namespace") or "")
+                return namespace, str(reference.get("kind") or ""), str(reference.get("name") or ""), None
+            at = above
+        head = as_map(at["metadata"])
+        return str(head.get("namespace") or ""), str(at.get("kind") or ""), str(head.get("name") or ""), at
+
+
+def _uid(thing: Thing) -> str:
+    return str(as_map(thing["metadata"]).get("uid") or "")
+
+
+def gather(known: Known, *, gone: bool = False) -> dict[str, Work]:
+    """All workloads by id; with ``gone`` those as well that are remembered only."""
+    roots = Roots(known, gone=gone)
+    found: dict[tuple[str, str, str], Work] = {}
+
+    def work(thing: Thing) -> Work:
+        namespace, kind, name, root = roots.of(thing)
+        there = found.get((namespace, kind, name))
+        if there is None:
+            there = found[namespace, kind, name] = Work(namespace, kind, name, root)
+        return there
+
+    for kind in WORKLOADS:
+        things: Iterable[Thing] = known.of(kind).values()
+        if gone:
+            things = [*known.gone.get(kind, {}).values(), *things]
+        for thing in things:
+            one = work(thing)
+            if controller_of(thing) is None:
+                # The newest of a name: an older one may be remembered beside it.
+                one.root = thing
+            elif kind == "Job":
+                one.jobs.append(thing)
+    for pod in known.of("Pod").values():
+        work(pod).pods.append(pod)
+    for pod in known.gone.get("Pod", {}).values():
+        namespace, kind, name, root = roots.of(pod)
+        there = found.get((namespace, kind, name))
+        # A pod of an earlier object of the same name says nothing about this one.
+        if there is not None and (root is None or there.root is None or _uid(root) == _uid(there.root)):
+            there.lost.append(pod)
+    for queued in known.of("Workload").values():
+        if controller_of(queued) is not None:
+            work(queued).queued = queued
+    return _grouped(one for one in found.values() if _is_job(one))
+
+
+def _is_job(work: Work) -> bool:
+    if work.kind in WORKLOADS or work.attempt or work.queued is not None:
+        return True
+    return work.kind not in _NO_JOBS and any(asks_for_gpus(pod) for pod in work.pods)
+
+
+def asks_for_gpus(pod: Thing) -> bool:
+    """Whether any of its containers asks for a GPU."""
+    for row in as_list(as_map(pod.get("spec")).get("containers")):
+        resources = as_map(as_map(row).get("resources"))
+        if any("gpu" in str(name) for part in ("requests", "limits") for name in as_map(resources.get(part))):
+            return True
+    return False
+
+
+def _grouped(works: Iterable[Work]) -> dict[str, Work]:
+    """By id, the workloads of one manifest as one."""
+    found: dict[str, Work] = {}
+    for work in works:
+        attempt = work.attempt
+        if not attempt or work.name == names.object_name(attempt):
+            found[work.id] = work
+            continue
+        whole = Work(work.namespace, MANIFEST, names.object_name(attempt))
+        whole = found.setdefault(whole.id, whole)
+        whole.parts.append(work)
+    for whole in found.values():
+        if whole.parts:
+            whole.parts.sort(key=lambda part: part.id)
+            first = whole.parts[0]
+            whole.root = first.root
+            whole.pods = [pod for part in whole.parts for pod in part.pods]
+            whole.lost = [pod for part in whole.parts for pod in part.lost]
+            whole.queued = next((part.queued for part in whole.parts if part.queued), None)
+    return found
+
+
+def split_id(scheduler_id: str) -> tuple[str, str, str]:
+    """Namespace, kind and name of an id; ValueError for what is none. A task's number behind a "_" is left out."""
+    parts = scheduler_id.split("/")
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"{scheduler_id!r} is no namespace/Kind/name")
+    return parts[0], parts[1], parts[2].partition("_")[0]
+
+
+def key_of_id(scheduler_id: str) -> Key:
+    """Namespace and name."""
+    namespace, _kind, name = split_id(scheduler_id)
+    return namespace, name
