@@ -80,6 +80,8 @@ MIDDLEWARE = [
 
 #: Who tells the very request of a submit: what sends it builds it, and apps know no worker.
 EXACT_REQUEST = "worker.exact_request.exact_request"
+MANIFEST_CHECK = "worker.manifests.check"
+MANIFEST_SENT = "worker.manifests.marked"
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES = [

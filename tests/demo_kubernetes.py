@@ -23,6 +23,37 @@ set -u
 torchrun --nnodes={nodes} --nproc-per-node=8 train.py --config configs/{name}.yaml --checkpoint-dir "$QD_CHECKPOINT_DIR"
 """
 
+MANIFEST = """apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: grpo-rollout   # the name our dashboards know
+spec:
+  replicatedJobs:
+    - name: learner
+      replicas: 1
+      template:
+        spec:
+          parallelism: 1
+          completions: 1
+          activeDeadlineSeconds: 7200
+          template:
+            spec:
+              restartPolicy: Never
+              containers:
+                - name: main
+                  image: registry.example.org/rl/learner:4.2
+                  command: ["python", "-m", "rl.learner"]
+                  resources:
+                    limits: {nvidia.com/gpu: 8}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: grpo-config
+data:
+  beta: "0.04"
+"""
+
 
 def kubernetes_cluster(rows: DemoRows, now: Any) -> Any:
     """A ready cluster of four machines of 8 H100."""
@@ -99,12 +130,26 @@ class _Kube(_Seed):
         self.rows.jobs[name] = job
         return job
 
+    def manifest_job(self, name: str, ago: float, **more: Any) -> Any:
+        from apps.jobs.services import JobSpec, job_submit
+
+        with self.ago(ago):
+            job = job_submit(
+                actor=self.actor("owner"),
+                team=self.rows.teams["nlp"],
+                cluster=self.rows.clusters[CLUSTER],
+                spec=JobSpec(name=name, nodes=1, gpus_per_node=0, time_limit_min=0, manifest=MANIFEST, **more),
+            )
+        self.rows.jobs[name] = job
+        return job
+
     def kube_queue(self, job: Any, ago: float, words: Any, reason: str = "") -> Any:
         from apps.jobs.models import Attempt
         from apps.jobs.observations import attempt_submitted, attempt_submitting
 
         attempt = self.attempt(job)
-        kind = {"jobset": "JobSet", "pytorchjob": "PyTorchJob"}.get(job.workload_kind, "Job")
+        kinds = {"jobset": "JobSet", "pytorchjob": "PyTorchJob", "manifest": "Manifest"}
+        kind = kinds.get(job.workload_kind, "Job")
         with self.ago(ago) as at:
             attempt_submitting(attempt)
             attempt_submitted(attempt, f"nlp/{kind}/qd-{attempt.uid.replace('_', '-').lower()}")
@@ -148,4 +193,5 @@ def demo_kubernetes(rows: DemoRows) -> DemoRows:
         flavor="p5-48xlarge",
     )
     seed.kube_queue(job, 19, words, "QuotaReserved")
+    seed.kube_start(seed.manifest_job("grpo-rollout", 31), 30, ["ip-10-2-0-3.ec2.internal"])
     return rows

@@ -168,9 +168,10 @@ class JobDetailSerializer(JobSerializer):
     usd = serializers.SerializerMethodField()
     slow = serializers.SerializerMethodField()
     script = serializers.CharField(read_only=True)
+    manifest = serializers.CharField(read_only=True)
 
     class Meta(JobSerializer.Meta):
-        fields = [*JobSerializer.Meta.fields, "sentence", "slow", "attempts", "usd", "script"]
+        fields = [*JobSerializer.Meta.fields, "sentence", "slow", "attempts", "usd", "script", "manifest"]
 
     def get_sentence(self, job: Job) -> str:
         """What is going on."""
@@ -290,6 +291,9 @@ def read_spec(
             raise NotFound(f"no template {name}")
         said = {key: value for key, value in body.items() if key in given}
         body = {**body, **with_defaults(said, template.defaults, name=template.name)}
+    if body.get("manifest"):
+        # Its size is counted from it.
+        body = {"nodes": 1, "gpus_per_node": 0, "time_limit_min": 0, **body}
     missing = [key for key in needed if key not in body]
     if missing:
         raise InvalidInput(

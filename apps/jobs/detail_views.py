@@ -23,6 +23,7 @@ from apps.jobs.action_words import verb_words
 from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
+from apps.jobs.manifests import sent_lines
 from apps.jobs.models import Attempt, Job
 from apps.jobs.part_forms import parts_text
 from apps.jobs.part_selectors import has_parts
@@ -235,6 +236,7 @@ class JobConfig(JobPage):
         own = [{"rule": rule, "source": OWN, "name": ""} for rule in job.retry_rules]
         context["further_parts"] = parts_text(job.parts).splitlines()
         context["retry_chain"] = [*own, *job.retry_defaults]
+        context["manifest_lines"] = sent_lines(job, context["attempt"]) if job.manifest and context["attempt"] else []
         context["submit_url"] = request.build_absolute_uri("/api/v1/jobs")
         return self.answer(request, "jobs/job_config.html", context)
 

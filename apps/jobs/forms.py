@@ -14,7 +14,7 @@ from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
-from apps.jobs.kube_forms import KubernetesFields, kubernetes_values, scheduler_word, strange_fields
+from apps.jobs.kube_forms import IN_MANIFEST, KubernetesFields, kubernetes_values, scheduler_word, strange_fields
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_forms import option_values
 from apps.jobs.part_forms import parts_text
@@ -81,7 +81,11 @@ class JobForm(KubernetesFields):
     ``teams``, ``clusters`` and ``templates`` are what the person may choose from.
     """
 
-    SOURCES = (("script", gettext_lazy("My script")), ("template", gettext_lazy("Template")))
+    SOURCES = (
+        ("script", gettext_lazy("My script")),
+        ("template", gettext_lazy("Template")),
+        ("manifest", gettext_lazy("Manifest")),
+    )
 
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
     source = forms.ChoiceField(choices=SOURCES, widget=forms.HiddenInput)
@@ -216,7 +220,10 @@ class JobForm(KubernetesFields):
         self._choose("partition", [("", _("Default")), *((n, n) for n in names)], keep=self._raw("partition"))
         self.choose_kinds(cluster)
         self.scheduler = scheduler_word(cluster)
-        for name in ("script", "template", "gpu_type", "partition", "image", "workload_kind"):
+        if self.is_manifest:
+            for name in (*IN_MANIFEST, "time_limit"):
+                self.fields[name].required = False
+        for name in ("script", "template", "gpu_type", "partition", "image", "workload_kind", "manifest"):
             # One of script and template is needed, and the lists say by themselves what empty means.
             self.fields[name].is_unmarked = True  # type: ignore[attr-defined]
         self.parameters = self._add_parameters()
@@ -256,10 +263,25 @@ class JobForm(KubernetesFields):
             names.append(name)
         return names
 
+    @property
+    def size_fields(self) -> list[forms.BoundField]:
+        """Fields of the size, which a manifest tells by itself."""
+        return [self[name] for name in ("nodes", "gpus_per_node", "gpu_type")]
+
+    @property
+    def task_fields(self) -> list[forms.BoundField]:
+        """Fields of what a node does, likewise."""
+        return [self[name] for name in ("tasks_per_node", "cpus_per_task", "memory", "max_recoveries", "array")]
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether a person brought objects of their own."""
+        return self._raw("source") == "manifest"
+
     @cached_property
     def given(self) -> tuple[str, list[FieldProblem]]:
-        """The script as text, from the file or the text box, and what is wrong with it; empty for a template."""
-        if self._raw("source") == "template":
+        """The script as text, from the file or the text box, and what is wrong with it; empty for another source."""
+        if self._raw("source") in ("template", "manifest"):
             return "", []
         upload = self.files.get("upload") if self.files else None
         if upload is None:
@@ -273,7 +295,9 @@ class JobForm(KubernetesFields):
         return _read(upload.read())
 
     def clean_time_limit(self) -> int:
-        """Minutes."""
+        """Minutes; 0 where a manifest is to say it."""
+        if self.is_manifest and not self.cleaned_data["time_limit"].strip():
+            return 0
         try:
             return parse_time(self.cleaned_data["time_limit"])
         except ValueError as error:
@@ -327,13 +351,18 @@ class JobForm(KubernetesFields):
     def clean(self) -> dict[str, Any]:
         """The script's own problems belong to the script."""
         data = super().clean() or self.cleaned_data
-        if data.get("source") == "template":
+        if self.is_manifest:
+            for flaw in self.given_manifest[1]:
+                self.add_error("manifest", flaw.words)
+        elif data.get("source") == "template":
             if not data.get("template"):
                 self.add_error("template", _("Choose a template."))
         else:
             for problem in self.given[1]:
                 self.add_error("script", problem.detail)
-        for name in strange_fields(self.scheduler):
+        if self.is_manifest:
+            data |= {"nodes": 1, "gpus_per_node": 0}
+        for name in (*strange_fields(self.scheduler), *(IN_MANIFEST if self.is_manifest else ())):
             # Not on the page and not sent: whatever stands there stands in nobody's way.
             self.errors.pop(name, None)
         return data
@@ -362,6 +391,15 @@ class JobForm(KubernetesFields):
     def whole_spec(self) -> JobSpec:
         """The JobSpec of the fields that are valid; a preview fills the others with what changes no cost."""
         data = {"name": "unnamed", **self.fallbacks, **self.cleaned_data}
+        if self.is_manifest:
+            return JobSpec(
+                name=data["name"],
+                nodes=1,
+                gpus_per_node=0,
+                time_limit_min=data["time_limit"],
+                dependency=data["dependency"],
+                manifest=self.given_manifest[0],
+            )
         template = self.chosen_template
         return JobSpec(
             name=data["name"],
@@ -418,7 +456,8 @@ def initial_from_job(job: Job) -> dict[str, Any]:
     """Form values that would submit the same again."""
     is_template = job.template is not None and job.template.is_enabled
     values: dict[str, Any] = {
-        "source": "template" if is_template else "script",
+        "source": "manifest" if job.manifest else "template" if is_template else "script",
+        "manifest": job.manifest,
         "team": job.team.slug,
         "cluster": job.cluster.uid,
         "template": job.template.name if job.template else "",

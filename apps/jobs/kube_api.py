@@ -30,6 +30,14 @@ def kubernetes_members() -> dict[str, serializers.Field[Any, Any, Any, Any]]:
             allow_blank=True,
             help_text="Kubernetes: what the job is written as; empty: the cluster's choice.",
         ),
+        "manifest": serializers.CharField(
+            required=False,
+            default="",
+            allow_blank=True,
+            trim_whitespace=False,
+            help_text="Kubernetes: YAML of one or more objects in place of script and image, at most 1 MiB. Nodes, "
+            "GPUs and the time limit (activeDeadlineSeconds, else time_limit_min) are counted from it.",
+        ),
         "priority_class": serializers.CharField(
             max_length=63,
             required=False,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -14,12 +15,18 @@ from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.jobs.kube_checks import served_by
 from apps.jobs.kube_rules import MAX_IMAGE, class_names
+from apps.jobs.manifests import MAX_MANIFEST_BYTES, Flaw, read_text
 from apps.jobs.option_rules import FIELDS
 from apps.jobs.part_forms import PartFields
 
 #: Fields of the form that mean nothing on the other scheduler.
 ON_SLURM = ("partition", "slurm_options", *FIELDS)
 ON_KUBERNETES = ("image", "workload_kind", "priority_class")
+#: Fields that a manifest says itself: with one they are neither shown nor sent.
+IN_MANIFEST = (
+    *("nodes", "gpus_per_node", "gpu_type", "tasks_per_node", "cpus_per_task", "memory", "max_recoveries", "array"),
+    *("parts", "retry_rules", "environment", "script", *ON_SLURM, *ON_KUBERNETES),
+)
 SLURM, KUBERNETES = "slurm", "kubernetes"
 
 
@@ -49,8 +56,30 @@ class KubernetesFields(PartFields):
         widget=forms.TextInput(attrs={"spellcheck": "false", "autocapitalize": "off"}),
         help_text=gettext_lazy("The container in which the script runs, such as registry/pytorch:2.9-cuda13."),
     )
+    manifest = forms.CharField(
+        label=gettext_lazy("Manifest"),
+        required=False,
+        strip=False,
+        widget=forms.Textarea(
+            attrs={"rows": 20, "spellcheck": "false", "autocapitalize": "off", "class": "script-box"}
+        ),
+        help_text=gettext_lazy(
+            "YAML of one or more objects. Labels of its owner are added, all else is sent to the letter. At most 1 MiB."
+        ),
+    )
+    manifest_file = forms.FileField(label=gettext_lazy("Manifest file"), required=False)
     workload_kind = forms.ChoiceField(label=gettext_lazy("Written as"), required=False)
     priority_class = forms.CharField(label=gettext_lazy("Priority class"), required=False, max_length=63)
+
+    @cached_property
+    def given_manifest(self) -> tuple[str, tuple[Flaw, ...]]:
+        """The manifest as text, from the file or the text box, and what is wrong with it as a whole."""
+        if (self.data if self.is_bound else self.initial).get("source") != "manifest":
+            return "", ()
+        upload = self.files.get("manifest_file") if self.files else None
+        if upload is None:
+            return read_text(str((self.data if self.is_bound else self.initial).get("manifest") or ""))
+        return read_text(upload.read(MAX_MANIFEST_BYTES + 1))
 
     def choose_kinds(self, cluster: Cluster | None) -> None:
         """Offer what the cluster serves; what it does not stays choosable, so that the refusal can name it."""

@@ -30,6 +30,28 @@ class ExactRequestSerializer(serializers.Serializer[Any]):
     yaml = serializers.CharField(help_text="On Kubernetes the objects in the order in which they are made.")
 
 
+class FlawSerializer(serializers.Serializer[Any]):
+    """One thing wrong with a manifest."""
+
+    code = serializers.CharField()
+    text = serializers.CharField()
+    document = serializers.IntegerField(help_text="From 1; 0: the whole text.")
+    line = serializers.IntegerField(help_text="From 1; 0: unknown.")
+    path = serializers.CharField(help_text="The field, such as spec.template.spec.hostNetwork.")
+
+
+class ManifestSerializer(serializers.Serializer[Any]):
+    """What a manifest asks for; all counts are 0 while there are flaws."""
+
+    flaws = FlawSerializer(many=True)
+    objects = serializers.ListField(child=serializers.CharField(), help_text="Kind/name, in their order.")
+    pods = serializers.IntegerField()
+    nodes = serializers.IntegerField(help_text="Pods that count: those with GPUs, or all where none has any.")
+    gpus = serializers.IntegerField()
+    gpus_per_node = serializers.IntegerField(help_text="Of the largest pod; each counted pod holds so many.")
+    time_limit_min = serializers.IntegerField(allow_null=True, help_text="null where nothing in it ends it.")
+
+
 class PreviewSerializer(serializers.Serializer[Any]):
     """What would happen."""
 
@@ -58,6 +80,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     parts = serializers.ListField(
         child=serializers.DictField(), help_text="The further parts of a heterogeneous job, each with its price."
     )
+    manifest = ManifestSerializer(allow_null=True, help_text="What was read of the manifest; null without one.")
     image = serializers.CharField(help_text="On Kubernetes the container it would run in; else empty.")
     workload_kind = serializers.CharField(help_text="On Kubernetes what it would be written as; else empty.")
     retry_defaults = serializers.ListField(
@@ -114,6 +137,7 @@ def preview_body(preview: Preview) -> dict[str, Any]:
                 "warnings": list(preview.warnings),
                 "script": preview.script,
                 "parts": [part.row() for part in preview.parts],
+                "manifest": preview.manifest,
                 "image": preview.image,
                 "workload_kind": preview.workload_kind,
                 "retry_defaults": list(preview.retry_defaults),

@@ -102,6 +102,8 @@ def _stop_problem(actor: Actor, job: Job, kind: str) -> str:
         return _("is not yours to stop")
     if kind == "requeue" and job.origin == JobOrigin.OUTSIDE:
         return _("was submitted past the portal: it is not started again from here")
+    if kind == "requeue" and job.manifest:
+        return _("is a manifest: it is submitted again, not started again")
     if kind == "requeue" and job.phase != JobPhase.RUNNING:
         return _("does not run: there is nothing to start again")
     return ""

@@ -36,6 +36,7 @@ from apps.jobs.dependency_models import JobDependency
 from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import Submitter, acting_user, submitter_of
 from apps.jobs.kube_checks import check_scheduler, kubernetes_warnings, with_cluster_defaults
+from apps.jobs.manifests import ManifestRead, counted, manifest_problems, manifest_read
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.part_checks import check_parts
 from apps.jobs.part_rules import Part
@@ -98,7 +99,7 @@ class Preview:
     ``time_limit_min`` is the limit it would run with. ``offered_limit_min`` is the longest that the blocks of its
     nodes hold, where the one asked for is too long; None otherwise. ``slurm_user`` "" is the cluster's own.
     ``usd_per_node_hour`` is what a job without GPUs pays for its share of each node. ``image`` and ``workload_kind``
-    are what it gets on Kubernetes, "" on Slurm.
+    are what it gets on Kubernetes, "" on Slurm; ``manifest`` is what was read of one that a person brought.
     """
 
     script: str
@@ -121,6 +122,7 @@ class Preview:
     parts: tuple[Part, ...] = ()
     image: str = ""
     workload_kind: str = ""
+    manifest: ManifestRead | None = None
 
     @property
     def usd_left(self) -> Decimal:
@@ -140,7 +142,11 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     warnings: list[str] = []
     told, spec = spec, with_cluster_defaults(with_whole_nodes(spec, cluster), cluster)
     problems = use_problems(told, team, cluster, gpus_taken=spec.gpus_per_node)
-    if spec.gpus_per_node > told.gpus_per_node:
+    read = manifest_read(spec.manifest, cluster, team) if spec.manifest and cluster.is_kubernetes else None
+    if read is not None:
+        problems += manifest_problems(told, read)
+        spec = counted(spec, read)
+    if read is None and spec.gpus_per_node > told.gpus_per_node:
         name = takes_whole_nodes(check_options(spec.slurm_options)[0])[0]
         text = _("--%(name)s takes whole nodes: all %(gpus)s GPUs of each are held")
         warnings.append(text % {"name": name, "gpus": spec.gpus_per_node})
@@ -149,11 +155,12 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         kept = spec.template
         script, found = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name)
         problems += found
-    script, found = check_script(script)
+    script, found = check_script(script) if read is None else ("", [])
     problems += found + ([] if cluster.is_kubernetes else refused_by_release(script, cluster.observed_version))
     warnings += kubernetes_warnings(script, cluster)
     sizes = check_fields(spec)
-    problems += sizes
+    # A manifest that cannot be read has no size to judge.
+    problems += sizes if read is None or not read.flaws else []
     array, found = read_array(spec.array)
     problems += found
     try:
@@ -163,7 +170,8 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     _needed, for_slurm, found = resolve_dependency(actor, spec.dependency)
     problems += found + check_scheduler(spec, cluster, for_slurm)
     nodes = usable_nodes(cluster, spec.gpu_type, spec.gpus_per_node, spec.partition or cluster.partition)
-    problems += check_cluster(spec, cluster, len(nodes))
+    if read is None or not read.flaws:
+        problems += check_cluster(spec, cluster, len(nodes))
     problems += check_kept_options(spec)
     problems += check_rights(actor, spec)
     # On Kubernetes the portal's own identity acts, in the team's namespace.
@@ -222,13 +230,20 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         offered_limit_min=offered or None,
         slurm_user=submitter.slurm_user,
         slurm_account=submitter.slurm_account,
-        retry_defaults=tuple(inherited_rules(spec.template, team)),
+        # Another attempt at a manifest would meet the names of the first.
+        retry_defaults=tuple(inherited_rules(spec.template, team)) if read is None else (),
         parts=parts.parts,
         image=spec.image,
         workload_kind=spec.workload_kind,
+        manifest=read,
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
+
+
+def fresh(cluster: Cluster) -> Cluster:
+    """The cluster and its settings as they are stored now."""
+    return Cluster.objects.select_related("account", "kubernetes").get(pk=cluster.pk)
 
 
 def read_array(text: str) -> tuple[Array, list[FieldProblem]]:
@@ -256,6 +271,8 @@ def with_whole_nodes(spec: JobSpec, cluster: Cluster) -> JobSpec:
 def job_of(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec, preview: Preview) -> Job:
     """The job of a spec whose preview found nothing wrong, as it would be written; it has no uid and no row."""
     spec = with_whole_nodes(spec, cluster)
+    if preview.manifest is not None:
+        spec = counted(spec, preview.manifest)
     array, _found = read_array(spec.array)
     _needed, told, _found = resolve_dependency(actor, spec.dependency)
     options = [*spec.slurm_options]
@@ -317,6 +334,9 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
     job.uid = ids.new_uid("job")
     needed, _told, _found = resolve_dependency(actor, spec.dependency)
     with transaction.atomic():
+        if preview.manifest is not None and manifest_read(spec.manifest, fresh(cluster), team) != preview.manifest:
+            text = _("the cluster's rules for manifests have changed this moment; look at it again")
+            raise InvalidInput(text, problems=[FieldProblem("/manifest", "changed", text)])
         gpus_take(team, job.gpus, subject=job.uid)
         attempt = Attempt(uid=ids.new_uid("att"), number=1, array=job.array, tasks=job.tasks)
         hold_money(
@@ -351,6 +371,8 @@ def job_stop(*, actor: Actor, job: Job, kind: str) -> None:
     """
     if kind == "requeue" and job.origin == JobOrigin.OUTSIDE:
         raise TransitionConflict(_("job %(name)s was submitted past the portal") % {"name": job.name})
+    if kind == "requeue" and job.manifest:
+        raise TransitionConflict(_("job %(name)s is a manifest: submit it again instead") % {"name": job.name})
     with transaction.atomic():
         allowed = Job.objects.filter(pk=job.pk, ended_at__isnull=True)
         acts_as = acting_user(actor, job)

@@ -39,6 +39,9 @@ def spec_of(job: Job) -> dict[str, Any]:
         "retry_rules": job.retry_rules,
         **{name: getattr(job, name) for name in ("image", "workload_kind", "priority_class") if getattr(job, name)},
     }
+    if job.manifest:
+        kept = ("team", "cluster", "name", "time_limit_min", "dependency")
+        return {**{name: body[name] for name in kept}, "manifest": job.manifest}
     if job.template is not None and job.template.is_enabled:
         template = job.template
         taken = unlocked(template.parameters, job.template_parameters)

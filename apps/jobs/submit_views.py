@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
@@ -22,6 +23,7 @@ from apps.jobs.candidates import Candidate, Candidates, asked_by, candidates_for
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
 from apps.jobs.kube_forms import ON_KUBERNETES, image_fill
+from apps.jobs.manifests import manifest_read
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
@@ -38,7 +40,7 @@ from apps.teams.selectors import teams_visible_to
 
 TEMPLATE = "jobs/new.html"
 #: Fields that show no problem of their own while the form is being filled.
-_SILENT = frozenset({"key", "source", "upload"})
+_SILENT = frozenset({"key", "source", "upload", "manifest_file"})
 DEFAULTS = {
     "nodes": 1,
     "gpus_per_node": 8,
@@ -74,19 +76,25 @@ def verdict_of(actor: Actor, form: JobForm) -> Verdict:
     for name, errors in form.errors.as_data().items():
         if name == "__all__":
             problems += [str(m) for e in errors for m in e.messages]
-        elif name in form.fields and not form[name].value() and name != "upload":
+        elif name in form.fields and not form[name].value() and name not in ("upload", "manifest_file"):
             missing.append(str(form.fields[name].label))
         else:
             at_fields[name] = " · ".join(str(m) for e in errors for m in e.messages)
     team = form.teams.get(form.cleaned_data.get("team", ""))
     cluster = form.clusters.get(form.cleaned_data.get("cluster", ""))
     sized = all(form.cleaned_data.get(name) is not None for name in ("nodes", "gpus_per_node", "time_limit"))
-    if team is None or cluster is None or not sized:
+    if team is None or cluster is None or not sized or (form.is_manifest and "manifest" in form.errors):
         return Verdict(None, missing, problems, at_fields)
     preview = job_preview(actor=actor, team=team, cluster=cluster, spec=form.spec())
     for problem in preview.problems:
         name = field_of(problem.pointer)
         if name in form.errors or (name == "script" and form["script"].value() in ("", None)):
+            continue
+        if name == "manifest" and preview.manifest is not None and preview.manifest.flaws:
+            # Each stands beside the text, at its line.
+            count = len(preview.manifest.flaws)
+            text = ngettext("%(n)s problem, listed at its line", "%(n)s problems, listed at their lines", count)
+            at_fields.setdefault(name, text % {"n": count})
             continue
         if name in form.fields:
             at_fields.setdefault(name, problem.detail)
@@ -180,6 +188,8 @@ class ReadScript(_NewJob):
         what = data.get("what", "script")
         form = self.form(data, request.FILES)
         text, problems = form.given
+        if what == "manifest":
+            return self._manifest(request, form)
         if what == "template":
             text = form.chosen_template.script if form.chosen_template else ""
         reading = read_sbatch(text)
@@ -234,6 +244,27 @@ class ReadScript(_NewJob):
         response["HX-Trigger-After-Settle"] = json.dumps(said)
         return response
 
+    def _manifest(self, request: HttpRequest, form: JobForm) -> HttpResponse:
+        """A manifest fills name and time limit where nobody has, and a file lands in the text box."""
+        text, flaws = form.given_manifest
+        cluster = form.clusters.get(request.POST.get("cluster", ""))
+        team = form.teams.get(request.POST.get("team", ""))
+        fill: dict[str, str] = {}
+        if text and cluster is not None and cluster.is_kubernetes and team is not None:
+            read = manifest_read(text, cluster, team)
+            if read.name and not request.POST.get("name"):
+                fill["name"] = read.name[:100]
+        context = {
+            "what": "manifest",
+            "form": form,
+            "uploaded": "manifest_file" in request.FILES and bool(text),
+            "manifest": text,
+            "flaws": flaws if "manifest_file" in request.FILES else (),
+        }
+        response = render(request, f"{TEMPLATE}#read", context)
+        response["HX-Trigger-After-Settle"] = json.dumps({"qd:fill": fill, "qd:preview": ""})
+        return response
+
 
 def _filled_by(template: JobTemplate) -> dict[str, Any]:
     """What a template fills in: its #SBATCH lines, then its own defaults."""
@@ -276,6 +307,7 @@ class PreviewJob(_NewJob):
                 for name in form.fields
                 if name not in _SILENT and (name not in form.parameters or name in request.POST)
             ],
+            "flaws": preview.manifest.flaws if preview and preview.manifest else (),
             "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
             "changes": changes,
@@ -350,6 +382,6 @@ def _changes(last: Job | None, form: JobForm, script: str) -> Changes | None:
     """What the job would do differently from the last; None where one of the two is not there yet."""
     cluster = form.clusters.get(form.cleaned_data.get("cluster", ""))
     sized = all(form.cleaned_data.get(name) is not None for name in ("nodes", "gpus_per_node", "time_limit"))
-    if last is None or cluster is None or not script or not sized:
+    if last is None or cluster is None or not script or not sized or form.is_manifest:
         return None
     return run_changes(last, form.spec(), cluster, script)

@@ -9,10 +9,20 @@
     /* The fields that the chosen template fixes, and the words that say so. */
     var fixed = { names: all("#fields [data-locked], #id_cluster[data-locked]").map(function (i) { return i.name; }), words: "" };
     function preview() { window.htmx.trigger(document.body, "qd:preview"); }
+    var scheduler = form.dataset.scheduler0;
+    /* A cluster shows the fields that its scheduler knows, a manifest says its size itself; what was typed stays. */
+    function arrange() {
+      var isManifest = form.elements.source.value === "manifest";
+      all("[data-scheduler], [data-no-manifest]").forEach(function (part) {
+        var other = part.dataset.scheduler && part.dataset.scheduler !== scheduler;
+        part.hidden = Boolean(other || (isManifest && "noManifest" in part.dataset));
+      });
+    }
     function choose(source) {
       form.elements.source.value = source;
       if (source !== "template") { lock([], ""); }
       else if (one("#parameters").childElementCount || fixed.names.length) { lock(fixed.names, fixed.words); }
+      arrange();
       all("[data-source]").forEach(function (tab) {
         var chosen = tab.dataset.source === source;
         tab.setAttribute("aria-selected", chosen ? "true" : "false");
@@ -28,7 +38,8 @@
       tab.addEventListener("click", function () { choose(tab.dataset.source); });
       tab.addEventListener("keydown", function (event) {
         if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") { return; }
-        var other = all("[data-source]").filter(function (t) { return t !== tab; })[0];
+        var tabs = all("[data-source]"), step = event.key === "ArrowRight" ? 1 : tabs.length - 1;
+        var other = tabs.length > 1 && tabs[(tabs.indexOf(tab) + step) % tabs.length];
         if (other) { other.focus(); choose(other.dataset.source); }
       });
     });
@@ -75,9 +86,19 @@
         if (event.target.matches("select[data-locked]") && event.key !== "Tab") { event.preventDefault(); }
       });
     });
-    /* A cluster shows the fields that its scheduler knows; what was typed in the others stays. */
     document.body.addEventListener("qd:scheduler", function (event) {
-      all("[data-scheduler]").forEach(function (part) { part.hidden = part.dataset.scheduler !== event.detail.name; });
+      scheduler = event.detail.name;
+      arrange();
+    });
+    /* To the line of a flaw: the text is selected there and scrolled to. */
+    document.addEventListener("click", function (event) {
+      var button = event.target.closest("[data-line]");
+      if (!button) { return; }
+      var box = document.getElementById(button.dataset.in), lines = box.value.split("\n"), at = Number(button.dataset.line) - 1;
+      var start = lines.slice(0, at).join("\n").length + (at > 0 ? 1 : 0);
+      box.focus();
+      box.setSelectionRange(start, start + (lines[at] || "").length);
+      box.scrollTop = Math.max(0, (at - 4) * (box.scrollHeight / Math.max(1, lines.length)));
     });
     document.addEventListener("click", function (event) {
       var button = event.target.closest("[data-fill]");
@@ -95,7 +116,7 @@
       }
     });
     document.addEventListener("htmx:afterRequest", function (event) {
-      if (event.detail.elt.matches("[data-reader]")) { one("#id_upload").value = ""; }
+      if (event.detail.elt.matches("[data-reader]")) { one("#id_" + event.detail.elt.dataset.reader).value = ""; }
     });
     form.elements.template.addEventListener("change", function () {
       all("[data-template-words]").forEach(function (p) { p.hidden = p.dataset.templateWords !== form.elements.template.value; });

@@ -100,3 +100,31 @@ def test_the_dry_run_asks_every_cluster(as_user: Any, owner: Any, member: Any, o
     assert as_user(outsider).send("POST", "jobs/candidates", body).status_code == 404
     assert as_user(member).send("POST", "jobs/candidates", body).status_code == 403
     assert not Job.objects.exists()
+
+
+def test_a_manifest_by_the_api(as_user: Any, owner: Any, pods: Any) -> None:
+    from tests.demo_kubernetes import MANIFEST
+
+    client = as_user(owner)
+    body = {"team": "nlp", "cluster": "lab", "name": "rl", "manifest": MANIFEST}
+    shown = client.send("POST", "jobs/preview", body).json()
+    assert shown["accepted"] is True, shown["problems"]
+    read = shown["manifest"]
+    assert (read["pods"], read["gpus"], read["time_limit_min"], read["flaws"]) == (1, 8, 120, [])
+    made = client.send("POST", "jobs", body, Idempotency_Key="k1")
+    assert made.status_code == 202, made.content
+    assert (made.json()["gpus"], made.json()["manifest"]) == (8, MANIFEST)
+    again = client.send("GET", f"jobs/{made.json()['uid']}/spec").json()
+    assert again["manifest"] == MANIFEST
+    assert client.send("POST", "jobs", again, Idempotency_Key="k2").status_code == 202
+    bad = MANIFEST.replace("restartPolicy: Never", "hostPID: true")
+    refused = client.send("POST", "jobs", {**body, "manifest": bad}, Idempotency_Key="k3")
+    (found,) = problem(refused, 422, "InvalidInput")["errors"]
+    assert found["pointer"] == "/manifest"
+    assert f"line {bad.splitlines().index('              hostPID: true') + 1}" in found["detail"]
+    assert "hostPID" in found["detail"]
+    told = client.send("POST", "jobs", {**body, "image": IMAGE, "environment": {"A": "1"}}, Idempotency_Key="k4")
+    assert {row["pointer"] for row in told.json()["errors"]} == {"/image", "/environment"}
+    huge = client.send("POST", "jobs", {**body, "manifest": "#" * (1024 * 1024 + 1)}, Idempotency_Key="k5")
+    assert huge.status_code in (413, 422)
+    assert Job.objects.count() == 2

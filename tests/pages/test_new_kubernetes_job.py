@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from apps.jobs.models import Job
-from tests.demo_kubernetes import IMAGE, demo_kubernetes
+from tests.demo_kubernetes import IMAGE, MANIFEST, demo_kubernetes
 from tests.demo_rows import DemoRows
 
 SignIn = Callable[..., Client]
@@ -121,3 +123,125 @@ def test_what_cannot_be_is_told_at_its_field(
     assert words in preview.replace("&#x27;", "'")
     assert answer.status_code == 422
     assert Job.objects.count() == before
+
+
+# --- manifests ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brought(filled: dict[str, str]) -> dict[str, str]:
+    """A submit of a manifest; the form's size fields are not on the page then."""
+    kept = ("key", "team", "cluster")
+    return {**{name: filled[name] for name in kept}, "source": "manifest", "manifest": MANIFEST, "name": "brought"}
+
+
+def test_a_manifest_is_counted_held_and_kept_to_the_letter(sign_in: SignIn, brought: dict[str, str]) -> None:
+    client = sign_in("owner")
+    preview = client.post("/jobs/new/preview", brought).content.decode()
+    assert "1 pod with 8 GPUs" in preview
+    assert "JobSet/grpo-rollout, ConfigMap/grpo-config" in preview
+    assert "ends itself after 2 h" in preview
+    assert "Not yet possible" not in preview
+    assert client.post("/jobs/new", {**brought, "nodes": "many"}).status_code == 302, "what is not shown is not judged"
+    job = Job.objects.get(name="brought")
+    assert job.manifest == MANIFEST
+    assert (job.nodes, job.gpus_per_node, job.gpus, job.time_limit_min) == (1, 8, 8, 120)
+    assert (job.workload_kind, job.image, job.script, job.max_recoveries) == ("manifest", "", "", 0)
+    assert job.retry_defaults == [], "the team's rules would meet the names of the first attempt"
+    config = client.get(f"/jobs/{job.uid}/config").content.decode()
+    assert "# the name our dashboards know" in config
+    assert re.search(r'class="add">\+ .*quarterdeck.dev/attempt', config)
+    assert "Script</h2>" not in config
+    again = client.get(f"/jobs/new?from={job.uid}").content.decode()
+    assert "# the name our dashboards know" in again
+    assert client.post(f"/jobs/{job.uid}/requeue").status_code == 409
+
+
+def test_every_flaw_of_a_manifest_is_told_with_its_place(sign_in: SignIn, brought: dict[str, str]) -> None:
+    bad = MANIFEST.replace(
+        "              restartPolicy: Never\n", "              restartPolicy: Never\n              hostNetwork: true\n"
+    ).replace("  name: grpo-config\n", "  name: grpo-config\n  namespace: speech\n")
+    client = sign_in("owner")
+    text = client.post("/jobs/new/preview", {**brought, "manifest": bad}).content.decode()
+    line = bad.splitlines().index("              hostNetwork: true") + 1
+    assert f'data-line="{line}"' in text
+    assert "spec.replicatedJobs[0].template.spec.template.spec.hostNetwork" in text
+    assert "document 2" in text
+    assert "metadata.namespace" in text
+    assert "2 problems, listed at their lines" in text
+    before = Job.objects.count()
+    answer = client.post("/jobs/new", {**brought, "manifest": bad})
+    assert answer.status_code == 422
+    assert "hostNetwork" in answer.content.decode()
+    assert Job.objects.count() == before
+
+
+def test_the_operators_rules_decide_also_in_the_moment_of_the_submit(
+    sign_in: SignIn, brought: dict[str, str], kube: DemoRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apps.clusters.kube_models import KubernetesSettings
+    from apps.jobs import services
+
+    wide = MANIFEST.replace("restartPolicy: Never\n", "restartPolicy: Never\n              hostNetwork: true\n")
+    settings = KubernetesSettings.objects.filter(cluster=kube.clusters["kepler"])
+    settings.update(allowances=["host_network"])
+    client = sign_in("owner")
+    assert "Not yet possible" not in client.post("/jobs/new/preview", {**brought, "manifest": wide}).content.decode()
+    assert client.post("/jobs/new", {**brought, "key": "one", "manifest": wide}).status_code == 302
+    take = services.month_open
+
+    def narrowed(team: Any) -> None:
+        settings.update(allowances=[])
+        take(team)
+
+    monkeypatch.setattr(services, "month_open", narrowed)
+    before = Job.objects.count()
+    answer = client.post("/jobs/new", {**brought, "key": "two", "name": "late", "manifest": wide})
+    assert answer.status_code == 422
+    assert "have changed this moment" in answer.content.decode()
+    assert Job.objects.count() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Still needed"),
+        ("a:\n\tb: 1\n", "line 2"),
+        ("kind: Job\nkind: Job\n", "line 2"),
+        ("---\na: 1\n" * 51, "problem"),
+        ("apiVersion: acme.io/v1\nkind: Rocket\nmetadata: {name: a}\n", "Rocket"),
+        (MANIFEST.replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 64"), "64"),
+        (MANIFEST.replace("registry.example.org/rl/learner:4.2", '"a\\nb"'), "image"),
+    ],
+)
+def test_nonsense_is_refused_in_words(sign_in: SignIn, brought: dict[str, str], text: str, words: str) -> None:
+    preview = sign_in("owner").post("/jobs/new/preview", {**brought, "manifest": text}).content.decode()
+    assert words in preview
+    assert sign_in("owner").post("/jobs/new", {**brought, "manifest": text}).status_code == 422
+
+
+def test_a_manifest_without_an_end_takes_the_forms_limit(sign_in: SignIn, brought: dict[str, str]) -> None:
+    endless = MANIFEST.replace("          activeDeadlineSeconds: 7200\n", "")
+    client = sign_in("owner")
+    text = client.post("/jobs/new/preview", {**brought, "manifest": endless}).content.decode()
+    assert "say how long it may run" in text
+    typed = {**brought, "key": "limit", "name": "limited", "manifest": endless, "time_limit": "3:00:00"}
+    assert client.post("/jobs/new", typed).status_code == 302
+    assert Job.objects.get(name="limited").time_limit_min == 180
+
+
+def test_a_file_lands_in_the_box_and_names_the_job(sign_in: SignIn, brought: dict[str, str]) -> None:
+    file = SimpleUploadedFile("job.yaml", MANIFEST.encode())
+    typed = {**brought, "name": "", "manifest": "", "manifest_file": file, "what": "manifest"}
+    answer = sign_in("owner").post("/jobs/new/read", typed)
+    assert "# the name our dashboards know" in answer.content.decode()
+    assert told(answer)["qd:fill"] == {"name": "grpo-rollout"}
+    binary = SimpleUploadedFile("job.yaml", b"\xff\xfe\x00")
+    wrong = sign_in("owner").post("/jobs/new/read", {**typed, "manifest_file": binary}).content.decode()
+    assert "not UTF-8" in wrong
+
+
+def test_slurm_takes_no_manifest(sign_in: SignIn, brought: dict[str, str], kube: DemoRows) -> None:
+    typed = {**brought, "cluster": kube.clusters["ada"].uid, "time_limit": "1:00:00"}
+    assert "runs Slurm" in sign_in("owner").post("/jobs/new/preview", typed).content.decode()
+    assert sign_in("owner").post("/jobs/new", typed).status_code == 422

@@ -1,0 +1,80 @@
+"""What the pages are told of a manifest: its size and its end, and the policy that a cluster's settings make."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from tests.demo_kubernetes import MANIFEST
+from worker.manifests import check, marked
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def pods(cluster: Any) -> Any:
+    """The cluster of the other tests, run by Kubernetes."""
+    from apps.clusters.kube_models import KubernetesSettings
+    from apps.clusters.models import Cluster
+
+    Cluster.objects.filter(pk=cluster.pk).update(kind="kubernetes")
+    KubernetesSettings.objects.create(cluster=cluster, observed={"kinds": ["jobset.x-k8s.io/v1alpha2 JobSet"]})
+    return Cluster.objects.select_related("kubernetes").get(pk=cluster.pk)
+
+
+def job(name: str, gpus: int, pods: int = 1, deadline: str = "") -> str:
+    return textwrap.dedent(f"""\
+        apiVersion: batch/v1
+        kind: Job
+        metadata: {{name: {name}}}
+        spec:
+          parallelism: {pods}
+          completions: {pods}
+          {deadline or "backoffLimit: 0"}
+          template:
+            spec:
+              containers:
+              - name: main
+                image: registry.example/one:1
+                resources: {{limits: {{nvidia.com/gpu: {gpus}, cpu: 2500m, memory: 3Gi}}}}
+        """)
+
+
+def test_pods_with_gpus_count_and_each_holds_as_many_as_the_largest(pods: Any, team: Any) -> None:
+    found = check("---\n".join([job("a", 8, 2), job("b", 4), job("launcher", 0)]), pods, team)
+    assert found["problems"] == []
+    assert (found["pods"], found["nodes"], found["gpus"], found["gpus_per_node"]) == (4, 3, 20, 8)
+    assert (found["cpus_per_node"], found["memory_per_node_mib"]) == (3, 3072)
+    assert found["name"] == "a"
+    bare = check(job("cpu", 0, 3), pods, team)
+    assert (bare["nodes"], bare["gpus_per_node"]) == (3, 0)
+
+
+def test_the_end_is_that_of_the_last_to_end_and_none_where_one_has_none(pods: Any, team: Any) -> None:
+    first = job("a", 1, deadline="activeDeadlineSeconds: 90")
+    assert check(first, pods, team)["time_limit_min"] == 2
+    both = "---\n".join([first, job("b", 1, deadline="activeDeadlineSeconds: 7200")])
+    assert check(both, pods, team)["time_limit_min"] == 120
+    assert check("---\n".join([first, job("b", 1)]), pods, team)["time_limit_min"] is None
+    assert check(MANIFEST, pods, team)["time_limit_min"] == 120
+
+
+def test_settings_of_the_cluster_are_the_policy(pods: Any, team: Any) -> None:
+    other = MANIFEST.replace("jobset.x-k8s.io/v1alpha2", "jobset.x-k8s.io/v1alpha9")
+    assert [row["document"] for row in check(other, pods, team)["problems"]] == [1]
+    away = MANIFEST.replace("  name: grpo-config\n", "  name: grpo-config\n  namespace: other\n")
+    assert [row["path"] for row in check(away, pods, team)["problems"]] == ["metadata.namespace"]
+    mine = away.replace("namespace: other", "namespace: nlp")
+    assert check(mine, pods, team)["problems"] == []
+
+
+def test_only_lines_of_the_owner_are_added(pods: Any) -> None:
+    sent = marked(MANIFEST, job="job_1", attempt="att_1", team="nlp", owner="owner", queue="nlp")
+    kept = [line for line in sent.splitlines() if "quarterdeck.dev" not in line and "kueue" not in line]
+    missing = [line for line in MANIFEST.splitlines() if line not in sent.splitlines()]
+    assert missing == []
+    assert "att_1" in sent
+    assert len(kept) - len(MANIFEST.splitlines()) < 8, "no more than the mappings that hold the labels"
+    assert marked("a: [", job="j", attempt="a", team="t", owner="o") == "a: ["
