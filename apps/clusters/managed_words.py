@@ -200,7 +200,7 @@ _LABELS: Mapping[str, Callable[[], str]] = {
     "config_problem": lambda: _("Configuration not read"),
 }
 #: Facts that have a place of their own on the page.
-_ELSEWHERE = frozenset({"config", "head_node", "size", "endpoints", "is_continuous"})
+_ELSEWHERE = frozenset({"config", "certificate_authority", "head_node", "size", "endpoints", "is_continuous"})
 _PLAIN = frozenset({"authentication", "orchestrator", "recovery", "scheduler", "config_problem"})
 
 

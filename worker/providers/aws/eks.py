@@ -254,6 +254,7 @@ def _cluster(raw: Mapping[str, Any]) -> kv.SeenCluster:
         version=str(raw.get("version", "")),
         facts={
             "endpoint": raw.get("endpoint", ""),
+            "certificate_authority": (raw.get("certificateAuthority") or {}).get("data", ""),
             "role_arn": raw.get("roleArn", ""),
             "security_group_id": network.get("clusterSecurityGroupId", ""),
             "subnet_ids": network.get("subnetIds") or [],
