@@ -432,6 +432,16 @@ def node_drain_sent(node: Node, *, is_drained: bool, note: str = "") -> None:
         )
 
 
+def node_evicted(node: Node) -> None:
+    """Nothing that was to end runs on the node any more."""
+    with transaction.atomic():
+        now = clock.now()
+        if Node.objects.filter(pk=node.pk, evicted_at__isnull=True, evict_requested_at__isnull=False).update(
+            evicted_at=now
+        ):
+            event("node", node.uid, "Evicted", f"no pod is left on {node.name}")
+
+
 def exporter_observed(node: Node, *, missing: Sequence[str] = (), error: str = "") -> None:
     """One exporter read of one node."""
     columns: dict[str, Any] = {"exporter_error": error[:300]}

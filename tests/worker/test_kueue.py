@@ -92,14 +92,16 @@ def test_shares_and_quotas_become_queues_and_the_rest_is_the_cohort_s(
     assert quota_of(found, "vpc.amazonaws.com/efa")["nominalQuota"] == "64"
     assert found["spec"]["cohortName"] == "quarterdeck"
     status, local = ask(api, "GET", f"{KUEUE}/namespaces/ml-{team.slug}/localqueues/{team.slug}")
-    assert status == 200 and local["spec"]["clusterQueue"] == team.slug
+    assert status == 200
+    assert local["spec"]["clusterQueue"] == team.slug
     status, cohort = ask(api, "GET", f"{KUEUE}/cohorts/quarterdeck")
     rest = next(r for r in cohort["spec"]["resourceGroups"][0]["flavors"][0]["resources"] if r["name"] == GPU)
     assert rest["nominalQuota"] == "16"
     status, flavor = ask(api, "GET", f"{KUEUE}/resourceflavors/p5.48xlarge")
     assert flavor["spec"]["nodeLabels"] == {"node.kubernetes.io/instance-type": "p5.48xlarge"}
     row = settings_now(pods)
-    assert row.drift == [] and row.queues_written_at is not None
+    assert row.drift == []
+    assert row.queues_written_at is not None
     assert [q["name"] for q in row.observed_queues] == [team.slug]
 
 
@@ -120,9 +122,7 @@ def test_what_somebody_changes_is_told_and_put_back(api: ClusterApi, pods: Clust
     assert "1 places" in str(told.text)
 
 
-def test_compare_only_writes_nothing_and_shows_the_field(
-    api: ClusterApi, pods: Cluster, team: Any, work: Work
-) -> None:
+def test_compare_only_writes_nothing_and_shows_the_field(api: ClusterApi, pods: Cluster, team: Any, work: Work) -> None:
     share(pods, team)
     work("cluster.queues")
     Cluster.objects.filter(pk=pods.pk).update(limits_mode="watch")

@@ -173,6 +173,13 @@ class Scheduler(Protocol):
         """Undo a drain."""
         ...
 
+    def node_evict(self, name: str, grace_s: int) -> int:
+        """Ask all that runs on a node to end, each with so many seconds; how many are still there.
+
+        Asked again it asks those that a budget kept. ``Unsupported`` where a scheduler has no such thing.
+        """
+        ...
+
 
 class SlurmAccounting(Protocol):
     """Limits of a Slurm cluster's accounts. Raises only ``worker.providers.errors``."""

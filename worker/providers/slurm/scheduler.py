@@ -337,6 +337,10 @@ class SlurmScheduler:
             if error.code != str(se.INVALID_NODE_STATE):
                 raise
 
+    def node_evict(self, name: str, grace_s: int) -> int:
+        """Slurm ends jobs, not nodes' contents."""
+        raise e.Unsupported("Slurm ends no jobs because of a node: cancel or requeue them", source="slurm")
+
     def _node_update(self, name: str, body: Mapping[str, Any], words: Sequence[str]) -> None:
         """By REST from v0.0.39 on; by scontrol where REST cannot, or where our REST user is no operator."""
         command = ["update", f"nodename={name}", *words]
