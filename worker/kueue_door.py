@@ -1,4 +1,4 @@
-"""Opens the way to a cluster's Kubernetes for the rows that describe it, secrets resolved at the last moment."""
+"""Opens Kueue of a cluster for the rows that describe it, secrets resolved at the last moment."""
 
 from __future__ import annotations
 
