@@ -19,7 +19,8 @@ class Actor:
     """A thread that looks at the cluster after every change, and at least every ``pause_s``."""
 
     name = "actor"
-    pause_s = 0.2
+    #: Deadlines alone need a look without a change.
+    pause_s = 1.0
 
     def __init__(self, cluster: ClusterApi) -> None:
         self.cluster = cluster
@@ -37,14 +38,16 @@ class Actor:
     def stop(self) -> None:
         """End; call before the cluster itself is stopped."""
         self._end.set()
-        self._thread.join(timeout=5)
+        self.store.nudge()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
 
     def tick(self) -> None:
         """Bring the cluster one step nearer to what is wanted."""
 
     def _run(self) -> None:
         while not self._end.is_set():
-            revision = self.store.revision
+            revision, nudges = self.store.revision, self.store.nudges
             try:
                 self.tick()
             except ApiError:
@@ -54,7 +57,7 @@ class Actor:
                 # As a real controller: an object that it cannot read does not end it.
                 self.trouble = f"{type(error).__name__}: {error}"
             if self.store.revision == revision:
-                self.store.wait(revision, self.pause_s)
+                self.store.wait(revision, self.pause_s, nudges)
             else:
                 time.sleep(0.01)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from sandbox.kubernetes.actors import Actor
 from sandbox.kubernetes.jobs import JobController, JobSetController
-from sandbox.kubernetes.kubelet import Kubelets, Scheduler
+from sandbox.kubernetes.kubelet import Kubelets
 from sandbox.kubernetes.kueue import Kueue
 from sandbox.kubernetes.quota_controller import QuotaController
+from sandbox.kubernetes.scheduler import Scheduler
 from sandbox.kubernetes.server import ClusterApi
 from sandbox.kubernetes.store import Key
 from sandbox.kubernetes.trainers import PyTorchController, TrainController

@@ -22,7 +22,8 @@ def _data(store: Store, resource: str, namespace: str, name: str) -> dict[str, s
     return dict(told)
 
 
-def _field(pod: Object, path: str, node: str) -> str:
+def field_of(pod: Object, path: str, node: str) -> str:
+    """A field of the pod as the downward API gives it, "" where there is none."""
     if mark := _MARK.match(path):
         return str((pod["metadata"].get(mark[1]) or {}).get(mark[2], ""))
     if path == "spec.nodeName":
@@ -60,7 +61,7 @@ def environment_of(pod: Object, container: Object, store: Store, node: str) -> d
 
 def _referred(pod: Object, origin: Object, store: Store, node: str) -> str | None:
     if field := origin.get("fieldRef"):
-        return _field(pod, field["fieldPath"], node)
+        return field_of(pod, field["fieldPath"], node)
     for name, resource in (("configMapKeyRef", "configmaps"), ("secretKeyRef", "secrets")):
         if reference := origin.get(name):
             data = _data(store, resource, pod["metadata"]["namespace"], reference["name"]) or {}

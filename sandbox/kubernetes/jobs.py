@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from datetime import datetime
 from typing import Any, Final
 
 from sandbox.kubernetes.actors import Actor, finished, is_true, owner_of, with_condition
+from sandbox.kubernetes.meeting import has_service, service_of
 from sandbox.kubernetes.status import Object
 from sandbox.kubernetes.store import Key
 
@@ -47,7 +49,10 @@ class JobController(Actor):
 
     def _visit(self, job: Object, pods: list[Object]) -> None:
         spec, status = job["spec"], dict(job.get("status") or {})
-        active = [pod for pod in pods if not finished(pod) and not pod["metadata"].get("deletionTimestamp")]
+        living = [pod for pod in pods if not finished(pod)]
+        active = [pod for pod in living if not pod["metadata"].get("deletionTimestamp")]
+        # Replaced only once they have ended, or as soon as they are told to.
+        busy_pods = living if spec.get("podReplacementPolicy") == "Failed" else active
         if spec.get("suspend"):
             for pod in active:
                 self.delete("pods", pod)
@@ -68,36 +73,46 @@ class JobController(Actor):
         status["ready"] = sum((pod.get("status") or {}).get("phase") == "Running" for pod in active)
         if indexed:
             status["completedIndexes"] = ranges(done)
+        given_up: set[int] = set()
+        if indexed and spec.get("backoffLimitPerIndex") is not None:
+            tries = Counter(_index(pod) for pod in failed)
+            given_up = {index for index, count in tries.items() if count > spec["backoffLimitPerIndex"]} - done
+            status["failedIndexes"] = ranges(given_up)
         wanted = spec.get("completions")
-        if self._over(job, status, active, wanted):
+        if self._over(job, status, active, wanted, given_up):
             return
         parallel = int(spec.get("parallelism", 1))
         if wanted is not None:
-            parallel = min(parallel, int(wanted) - status["succeeded"])
+            parallel = min(parallel, int(wanted) - status["succeeded"] - len(given_up))
         elif succeeded:
             parallel = 0
         if indexed:
-            busy = {_index(pod) for pod in active} | done
+            busy = {_index(pod) for pod in busy_pods} | done | given_up
             free = [index for index in range(int(wanted or 0)) if index not in busy]
-            for index in free[: max(0, parallel - len(active))]:
+            for index in free[: max(0, parallel - len(busy_pods))]:
                 self.create(self._pod(job, index))
         else:
-            for _ in range(max(0, parallel - len(active))):
+            for _ in range(max(0, parallel - len(busy_pods))):
                 self.create(self._pod(job, None))
-        for pod in active[parallel:]:
+        for pod in active[max(0, parallel) :]:
             self.delete("pods", pod)
-        status["active"] = parallel
+        status["active"] = max(0, parallel)
         self._tell(job, status)
 
-    def _over(self, job: Object, status: Object, active: list[Object], wanted: Any) -> bool:
+    def _over(self, job: Object, status: Object, active: list[Object], wanted: Any, given_up: set[int]) -> bool:
         spec, now = job["spec"], self.now()
         reason = ""
+        most = spec.get("maxFailedIndexes")
         if status["failed"] > spec.get("backoffLimit", 6):
             reason, said = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
         elif (limit := spec.get("activeDeadlineSeconds")) is not None:
             begun = datetime.fromisoformat(status["startTime"]).timestamp()
             if self.cluster.writer.clock() - begun >= limit:
                 reason, said = "DeadlineExceeded", "Job was active longer than specified deadline"
+        if not reason and most is not None and len(given_up) > most:
+            reason, said = "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
+        elif not reason and given_up and wanted is not None and len(given_up) + status["succeeded"] >= wanted:
+            reason, said = "FailedIndexes", "Job has failed indexes"
         if reason:
             for pod in active:
                 self.delete("pods", pod)
@@ -169,6 +184,15 @@ class JobSetController(Actor):
         restarts = int(status.get("restarts", 0))
         wanted = list(self._jobs(thing, restarts))
         jobs: list[Object] = []
+        network = spec.get("network") or {}
+        if network.get("enableDNSHostnames", True):
+            name = network.get("subdomain") or metadata["name"]
+            if not has_service(self.store, metadata["namespace"], name):
+                selector = {f"{_SET}/jobset-name": metadata["name"]}
+                self.create(service_of(metadata["namespace"], name, owner_of(thing), selector))
+        blocked = (spec.get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate" and restarts > 0
+        if blocked and self._of_the_past(thing, restarts):
+            return
         for job in wanted:
             name = job["metadata"]["name"]
             found = self.store.get(Key("jobs.batch", metadata["namespace"], name))
@@ -202,6 +226,20 @@ class JobSetController(Actor):
         if status != (thing.get("status") or {}):
             self.status(_JOBSET, thing, status)
 
+    def _of_the_past(self, thing: Object, restarts: int) -> bool:
+        """Whether jobs or pods of earlier tries are still there; the jobs are told to go."""
+        metadata, found = thing["metadata"], False
+        for resource in ("jobs.batch", "pods"):
+            for one in self.store.scan(resource, metadata["namespace"]):
+                labels = one["metadata"].get("labels") or {}
+                if labels.get(f"{_SET}/jobset-name") != metadata["name"]:
+                    continue
+                if labels.get(f"{_SET}/restart-attempt") != str(restarts):
+                    found = True
+                    if resource == "jobs.batch":
+                        self.delete(resource, one)
+        return found
+
     @staticmethod
     def _jobs(thing: Object, restarts: int) -> list[Object]:
         metadata, made = thing["metadata"], []
@@ -218,7 +256,8 @@ class JobSetController(Actor):
                 head = template.get("metadata") or {}
                 pod = template["spec"]["template"]
                 pod.setdefault("metadata", {}).setdefault("labels", {}).update(marks)
-                pod["spec"].setdefault("subdomain", metadata["name"])
+                network = thing["spec"].get("network") or {}
+                pod["spec"].setdefault("subdomain", network.get("subdomain") or metadata["name"])
                 made.append(
                     {
                         "apiVersion": "batch/v1",

@@ -1,4 +1,4 @@
-"""The pretend scheduler and kubelets: pods get nodes, and their commands run as processes of this machine."""
+"""The pretend kubelets: commands of pods run as processes of this machine, and their ends are told."""
 
 from __future__ import annotations
 
@@ -10,57 +10,21 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from sandbox.kubernetes.actors import Actor, condition, finished, with_condition
-from sandbox.kubernetes.environment import environment_of
-from sandbox.kubernetes.placing import hindrances, unschedulable, used_on
+from sandbox.kubernetes.containers import Containers, Waiting
 from sandbox.kubernetes.server import ClusterApi
 from sandbox.kubernetes.status import Object
 from sandbox.kubernetes.store import Key
 
-_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-
-
-class Scheduler(Actor):
-    """Gives each pending pod the first node that has room for it; says why where none has."""
-
-    name = "default-scheduler"
-
-    def tick(self) -> None:
-        """Place what waits, the most important first."""
-        pods = self.store.scan("pods")
-        waiting = [
-            pod
-            for pod in pods
-            if not pod["spec"].get("nodeName")
-            and not pod["spec"].get("schedulingGates")
-            and not pod["metadata"].get("deletionTimestamp")
-            and not finished(pod)
-            and pod["spec"].get("schedulerName") == self.name
-        ]
-        if not waiting:
-            return
-        nodes = self.store.scan("nodes")
-        used = {node["metadata"]["name"]: used_on(node["metadata"]["name"], pods) for node in nodes}
-        for pod in sorted(waiting, key=lambda one: -int(one["spec"].get("priority") or 0)):
-            free = [node for node in nodes if not hindrances(pod["spec"], node, used[node["metadata"]["name"]])]
-            if free:
-                name = free[0]["metadata"]["name"]
-                self._bind(pod, name)
-                used[name] = used_on(name, self.store.scan("pods"))
-                continue
-            said = unschedulable(pod["spec"], nodes, used)
-            status = with_condition(pod["status"], "PodScheduled", "False", "Unschedulable", said, self.now())
-            if status is not pod["status"]:
-                self.status("pods", pod, status)
-                self.event(pod, "Warning", "FailedScheduling", said)
-
-    def _bind(self, pod: Object, node: str) -> None:
-        metadata = pod["metadata"]
-        self.cluster.api.below.bind(metadata["namespace"], metadata["name"], {"target": {"name": node}}, self.how)
-        said = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
-        self.event(pod, "Normal", "Scheduled", said)
+#: How often the kubelet looks while something ends or begins by the clock, and while nothing does.
+_BUSY_S, _QUIET_S = 0.1, 2.0
+#: After a mount or an image was missing it is tried again in this time.
+_RETRY_S: Final = 0.5
+#: The reason of the Event that tells of a container that waits.
+_EVENTS: Final = {"ContainerCreating": "FailedMount", "InvalidImageName": "InspectFailed"}
 
 
 @dataclass
@@ -86,18 +50,28 @@ class Held:
     ended: dict[str, Object] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
     init_done: int = 0
+    #: Why a container does not run yet (reason, message), when it is tried again, and how it ended before.
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    retry_at: dict[str, float] = field(default_factory=dict)
+    last: dict[str, Object] = field(default_factory=dict)
     kill_at: float | None = None
-    evicted: str = ""
+    #: What ends the pod as a whole (reason, message): Evicted, DeadlineExceeded, Preempted.
+    doom: tuple[str, str] | None = None
+
+    def runs_before(self) -> bool:
+        """Whether a container has run and is to run again."""
+        return any(name in self.ended for name in self.waiting)
 
 
 class Kubelets(Actor):
     """All nodes' kubelets in one. Processes end with it; pods it finds running without one have failed."""
 
     name = "kubelet"
-    pause_s = 0.1
 
     def __init__(self, cluster: ClusterApi, *, eviction_s: float = 5.0, restart_s: float = 0.5) -> None:
         super().__init__(cluster)
+        self.containers = Containers(cluster)
+        self.pause_s = _QUIET_S
         self.eviction_s = eviction_s
         self.restart_s = restart_s
         self._held: dict[str, Held] = {}
@@ -167,7 +141,7 @@ class Kubelets(Actor):
         """End a pod for its node's sake. Raises KeyError where it does not run."""
         with self._lock:
             held = self._held_of(namespace, name)
-            held.evicted = why
+            held.doom = ("Evicted", why)
             self._end_processes(held, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -211,6 +185,21 @@ class Kubelets(Actor):
                     self._visit(pod, node)
             for uid in [one for one in self._held if one not in seen]:
                 self._end_processes(self._held.pop(uid), signal.SIGKILL)
+            self._tidy()
+            self.pause_s = _BUSY_S if self._is_timed() else _QUIET_S
+
+    def _tidy(self) -> None:
+        """Folders of pods that are gone, and the ports of their jobs."""
+        for uid in self.containers.volumes.left_behind():
+            if uid not in self._held and self.store.by_uid(uid) is None:
+                self.containers.volumes.forget(uid)
+        self.containers.meetings.forget()
+
+    def _is_timed(self) -> bool:
+        """Whether something goes on by the clock, without a change that would wake us."""
+        return any(one.kill_at or one.doom or one.retry_at for one in self._held.values()) or any(
+            pod["spec"].get("nodeName") in self._lost and not finished(pod) for pod in self.store.scan("pods")
+        )
 
     def _taken_away(self, pod: Object, node: str) -> None:
         if time.monotonic() - self._lost[node] < self.eviction_s or finished(pod):
@@ -240,10 +229,19 @@ class Kubelets(Actor):
         if metadata.get("deletionTimestamp"):
             self._leave(pod, held)
             return
-        if held.evicted:
-            self._tell_end(pod, held, "Failed", reason="Evicted", message=held.evicted)
+        self._watch_deadline(pod, held)
+        if held.doom is not None:
+            self._tell_end(pod, held, "Failed", reason=held.doom[0], message=held.doom[1])
             return
         self._advance(pod, held)
+
+    def _watch_deadline(self, pod: Object, held: Held) -> None:
+        limit, begun = pod["spec"].get("activeDeadlineSeconds"), pod["status"].get("startTime")
+        if limit is None or begun is None or held.doom is not None:
+            return
+        if self.cluster.writer.clock() - datetime.fromisoformat(begun).timestamp() >= limit:
+            held.doom = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            self._end_processes(held, signal.SIGKILL)
 
     def _reap(self, held: Held) -> None:
         for name, running in list(held.containers.items()):
@@ -277,7 +275,8 @@ class Kubelets(Actor):
                 break
             if one["name"] not in held.ended:
                 self._launch(pod, held, one)
-                break
+                if one["name"] not in held.ended:
+                    break
             if held.ended[one["name"]]["terminated"]["exitCode"]:
                 self._tell_end(pod, held, "Failed")
                 return
@@ -294,49 +293,62 @@ class Kubelets(Actor):
             if over is None:
                 self._launch(pod, held, one)
             elif policy == "Always" or (policy == "OnFailure" and over["terminated"]["exitCode"]):
-                # Backing off as the real one does would make every test wait; it is short and the same each time.
-                self._tell(pod, held, "Running")
-                time.sleep(self.restart_s)
-                held.runs[name] = held.runs.get(name, 0) + 1
-                self._launch(pod, held, one)
-        if not held.containers:
+                self._again(pod, held, one, over)
+        if held.waiting or held.retry_at:
+            self._tell(pod, held, "Running" if held.containers or held.runs_before() else "Pending")
+        elif not held.containers:
             codes = [held.ended[one["name"]]["terminated"]["exitCode"] for one in spec["containers"]]
             self._tell_end(pod, held, "Failed" if any(codes) else "Succeeded")
         else:
             self._tell(pod, held, "Running")
 
+    def _again(self, pod: Object, held: Held, container: Object, over: Object) -> None:
+        """Start what has ended once more; the real kubelet's back-off grows, this one is short and the same."""
+        name = container["name"]
+        if name not in held.retry_at:
+            held.retry_at[name] = time.monotonic() + self.restart_s
+            said = f"back-off {self.restart_s:g}s restarting failed container={name}"
+            held.waiting[name] = ("CrashLoopBackOff", said)
+            self.event(pod, "Warning", "BackOff", f"Back-off restarting failed container {name}")
+        elif time.monotonic() >= held.retry_at[name]:
+            held.runs[name] = held.runs.get(name, 0) + 1
+            held.last[name] = over
+            del held.ended[name], held.retry_at[name]
+            held.waiting.pop(name, None)
+            self._launch(pod, held, container)
+
     def _launch(self, pod: Object, held: Held, container: Object) -> None:
         name = container["name"]
+        if time.monotonic() < held.retry_at.get(name, 0.0):
+            return
         run = held.runs.setdefault(name, 0)
-        command = [*(container.get("command") or ()), *(container.get("args") or ())]
-        folder = self.cluster.state_dir / "pods" / held.uid
-        folder.mkdir(parents=True, exist_ok=True)
+        held.retry_at.pop(name, None)
         try:
-            told = environment_of(pod, container, self.store, held.node)
-            environment = {"PATH": _PATH, "HOME": str(folder), "HOSTNAME": _host(pod), **told}
-            process = subprocess.Popen(
-                [_filled(part, environment) for part in command] or ["true"],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except (OSError, KeyError) as error:
+            process = self.containers.start(pod, container, held.node)
+        except Waiting as why:
+            held.retry_at[name] = time.monotonic() + _RETRY_S
+            if held.waiting.get(name) != (why.reason, why.message):
+                held.waiting[name] = (why.reason, why.message)
+                self.event(pod, "Warning", _EVENTS.get(why.reason, "Failed"), why.message)
+            return
+        except OSError as error:
             self.cluster.logs.append(held.uid, name, run, str(error))
+            held.waiting.pop(name, None)
             held.ended[name] = _ended(128, "StartError", self.now(), self.now())
             self.event(pod, "Warning", "Failed", f"Error: failed to start container {name!r}: {error}")
             return
         reader = threading.Thread(target=self._drain, args=(process, held.uid, name, run), daemon=True)
         reader.start()
         held.ended.pop(name, None)
+        held.waiting.pop(name, None)
         held.containers[name] = Running(process, self.now(), run, reader)
         self.event(pod, "Normal", "Started", f"Started container {name}")
 
     def _drain(self, process: subprocess.Popen[bytes], uid: str, name: str, run: int) -> None:
         for line in process.stdout or ():
             self.cluster.logs.append(uid, name, run, line.decode(errors="replace"))
+        process.wait()
+        self.store.nudge()
 
     @staticmethod
     def _end_processes(held: Held, number: signal.Signals) -> None:
@@ -376,6 +388,9 @@ class Kubelets(Actor):
         state: Object = {"waiting": {"reason": "PodInitializing"}}
         if name in held.containers:
             state = {"running": {"startedAt": held.containers[name].begun_at}}
+        elif name in held.waiting:
+            reason, message = held.waiting[name]
+            state = {"waiting": {"reason": reason, "message": message}}
         elif name in held.ended:
             state = held.ended[name]
         told: Object = {
@@ -387,6 +402,8 @@ class Kubelets(Actor):
             "restartCount": held.runs.get(name, 0),
             "state": state,
         }
+        if name in held.last:
+            told["lastState"] = held.last[name]
         return told
 
 
@@ -395,17 +412,6 @@ def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return
-
-
-def _host(pod: Object) -> str:
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])
-
-
-def _filled(part: str, environment: Mapping[str, str]) -> str:
-    """A part of a command with $(NAME) of its environment filled in."""
-    for name, value in environment.items():
-        part = part.replace(f"$({name})", value)
-    return part
 
 
 def _ended(code: int, reason: str, begun_at: str, ended_at: str) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class Store:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._history = history
+        #: How often somebody was told to look outside.
+        self.nudges = 0
         self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._by_uid: dict[str, Key] = {}
         self._dependents: dict[str, set[Key]] = defaultdict(set)
@@ -226,8 +228,14 @@ class Store:
                 raise Compacted(revision, self._floor)
             return self._log[bisect.bisect_right(self._revisions, revision) :]
 
-    def wait(self, revision: int, timeout_s: float) -> None:
-        """Return when something has changed since ``revision``, or after the time."""
+    def wait(self, revision: int, timeout_s: float, nudges: int | None = None) -> None:
+        """Return when something has changed since ``revision``, or after the time; with ``nudges`` also at a newer."""
         with self.lock:
-            if self._revision <= revision:
+            if self._revision <= revision and nudges in (None, self.nudges):
                 self._changed.wait(timeout_s)
+
+    def nudge(self) -> None:
+        """Wake all who wait: something has happened outside, such as a process that ended."""
+        with self.lock:
+            self.nudges += 1
+            self._changed.notify_all()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
-from sandbox.kubernetes.actors import Actor, finished, is_true, owner_of, with_condition
+from sandbox.kubernetes.actors import Actor, condition, finished, is_true, owner_of, with_condition
+from sandbox.kubernetes.meeting import has_service, service_of
 from sandbox.kubernetes.status import Object
 from sandbox.kubernetes.store import Key, Store
 
@@ -34,17 +37,30 @@ class PyTorchController(Actor):
         found = {name: self.store.get(Key("pods", metadata["namespace"], name)) for name in wanted}
         pods = {name: pod for name, pod in found.items() if pod is not None}
         policy = spec.get("runPolicy") or {}
-        if policy.get("suspend"):
+        limit, begun = policy.get("activeDeadlineSeconds"), status.get("startTime")
+        if not policy.get("suspend"):
+            status = {"startTime": now, **status}
+        if limit is not None and begun and not policy.get("suspend") and self._age_s(begun) >= limit:
+            said = f"PyTorchJob {metadata['name']} has failed because it was active longer than specified deadline"
+            for pod in pods.values():
+                self.delete("pods", pod)
+            status = with_condition(status, "Running", "False", "PyTorchJobFailed", said, now)
+            status = with_condition(status, "Failed", "True", "PyTorchJobFailed", said, now)
+        elif policy.get("suspend"):
             for pod in pods.values():
                 self.delete("pods", pod)
             status = with_condition(status, "Suspended", "True", "PyTorchJobSuspended", "suspended", now)
             status = with_condition(status, "Running", "False", "PyTorchJobSuspended", "suspended", now)
+            status.pop("startTime", None)
         else:
             if is_true(job, "Suspended"):
                 status = with_condition(status, "Suspended", "False", "PyTorchJobResumed", "resumed", now)
             status = self._step(job, status, wanted, pods)
         if status != (job.get("status") or {}):
             self.status(_PYTORCH, job, status)
+
+    def _age_s(self, begun: str) -> float:
+        return self.cluster.writer.clock() - datetime.fromisoformat(begun).timestamp()
 
     def _step(
         self, job: Object, status: Object, wanted: dict[str, tuple[str, Object]], pods: dict[str, Object]
@@ -53,6 +69,9 @@ class PyTorchController(Actor):
         for name, (_, body) in wanted.items():
             pod = pods.get(name)
             if pod is None:
+                namespace = job["metadata"]["namespace"]
+                if not has_service(self.store, namespace, name):
+                    self.create(service_of(namespace, name, owner_of(job), body["metadata"]["labels"]))
                 self.create(body)
             elif pod["status"].get("phase") == "Failed" and int(status.get("restarts", 0)) < most:
                 self.delete("pods", pod, grace_s=0)
@@ -67,6 +86,11 @@ class PyTorchController(Actor):
         first = pods.get(next(iter(wanted)))
         if first is not None and first["status"].get("phase") == "Succeeded":
             status = with_condition(status, "Running", "False", "PyTorchJobSucceeded", "succeeded", now)
+            if (job["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "Running") != "None":
+                for other in pods.values():
+                    if not finished(other):
+                        self.delete("pods", other)
+            status = {**status, "completionTime": now}
             return with_condition(status, "Succeeded", "True", "PyTorchJobSucceeded", "succeeded", now)
         if first is not None and first["status"].get("phase") == "Running":
             status = with_condition(status, "Running", "True", "PyTorchJobRunning", "running", now)
@@ -84,16 +108,21 @@ def _replicas(job: Object) -> dict[str, tuple[str, Object]]:
     metadata, specs = job["metadata"], job["spec"]["pytorchReplicaSpecs"]
     roles = [(role, specs[role]) for role in ("Master", "Worker") if role in specs]
     world = sum(int(one.get("replicas", 1)) for _, one in roles)
+    specs_of, first = job["spec"], roles[0][0].lower() if roles else "master"
+    processes = int(specs_of["nprocPerNode"]) if str(specs_of.get("nprocPerNode", "")).isdigit() else 1
     made: dict[str, tuple[str, Object]] = {}
     for role, one in roles:
         for index in range(int(one.get("replicas", 1))):
             name = f"{metadata['name']}-{role.lower()}-{index}"
             rendezvous = {
-                # Every pod runs on this one machine.
-                "MASTER_ADDR": "localhost",
+                "PYTHONUNBUFFERED": "1",
+                "MASTER_ADDR": f"{metadata['name']}-{first}-0",
                 "MASTER_PORT": str(_PORT),
-                "WORLD_SIZE": str(world),
+                "WORLD_SIZE": str(world * processes),
                 "RANK": str(len(made)),
+                "PET_MASTER_ADDR": f"{metadata['name']}-{first}-0",
+                "PET_MASTER_PORT": str(_PORT),
+                "PET_NPROC_PER_NODE": str(specs_of.get("nprocPerNode") or "auto"),
                 "PET_NNODES": str(world),
                 "PET_NODE_RANK": str(len(made)),
             }
@@ -109,7 +138,8 @@ def _replicas(job: Object) -> dict[str, tuple[str, Object]]:
             for container in body["spec"]["containers"]:
                 named = {each["name"] for each in container.get("env") or ()}
                 more = [{"name": key, "value": value} for key, value in rendezvous.items() if key not in named]
-                container["env"] = [*more, *(container.get("env") or ())]
+                # Behind the container's own, which therefore cannot refer to them.
+                container["env"] = [*(container.get("env") or ()), *more]
             made[name] = (
                 role,
                 {
@@ -158,6 +188,17 @@ class TrainController(Actor):
             status = with_condition(status, "Suspended", "True", "Suspended", "TrainJob is suspended", now)
         elif is_true(job, "Suspended"):
             status = with_condition(status, "Suspended", "False", "Resumed", "TrainJob is resumed", now)
+        limit, resumed = job["spec"].get("activeDeadlineSeconds"), condition(status, "Suspended")
+        if not suspend and limit is not None:
+            begun = metadata["creationTimestamp"] if resumed is None else resumed["lastTransitionTime"]
+            age_s = self.cluster.writer.clock() - datetime.fromisoformat(begun).timestamp()
+            if age_s >= limit:
+                said = "TrainJob exceeded its active deadline"
+                status = with_condition(status, "Failed", "True", "DeadlineExceeded", said, now)
+                if found is not None:
+                    self.delete("jobsets.jobset.x-k8s.io", found)
+                self.status(_TRAIN, job, status)
+                return
         if found is not None and is_true(found, "Completed"):
             status = with_condition(status, "Complete", "True", "AllJobsCompleted", "completed successfully", now)
         elif found is not None and is_true(found, "Failed"):
@@ -179,6 +220,7 @@ def jobset_of(job: Object, runtime: Object) -> Object:
     """The JobSet that a TrainJob stands for."""
     metadata, template = job["metadata"], copy.deepcopy(runtime["spec"]["template"])
     trainer = job["spec"].get("trainer") or {}
+    patch(template, job["spec"].get("runtimePatches") or ())
     policy = runtime["spec"].get("mlPolicy") or {}
     nodes = int(trainer.get("numNodes") or policy.get("numNodes") or 1)
     for replicated in template["spec"]["replicatedJobs"]:
@@ -190,7 +232,7 @@ def jobset_of(job: Object, runtime: Object) -> Object:
         inner |= {"completionMode": "Indexed", "parallelism": nodes, "completions": nodes}
         for container in inner["template"]["spec"]["containers"]:
             if container["name"] == "node" or len(inner["template"]["spec"]["containers"]) == 1:
-                _lay(container, trainer, nodes)
+                _lay(container, trainer, nodes, f"{metadata['name']}-{replicated['name']}-0-0.{metadata['name']}")
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -205,7 +247,37 @@ def jobset_of(job: Object, runtime: Object) -> Object:
     }
 
 
-def _lay(container: Object, trainer: Object, nodes: int) -> None:
+def patch(template: Object, patches: Iterable[Object]) -> None:
+    """Lay the runtimePatches of a TrainJob over its runtime's template, in place; lists of names are merged by name."""
+    for one in patches:
+        wished = ((one.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec") or {}
+        for replicated in wished.get("replicatedJobs") or ():
+            for own in template["spec"]["replicatedJobs"]:
+                if own["name"] == replicated["name"]:
+                    _merge(own, replicated)
+
+
+def _merge(old: Object, new: Object) -> None:
+    for key, value in new.items():
+        here = old.get(key)
+        if isinstance(value, dict) and isinstance(here, dict):
+            _merge(here, value)
+        elif isinstance(value, list) and isinstance(here, list) and all(_named(each) for each in [*value, *here]):
+            for each in value:
+                same = next((one for one in here if one["name"] == each["name"]), None)
+                if same is None:
+                    here.append(copy.deepcopy(each))
+                else:
+                    _merge(same, each)
+        else:
+            old[key] = copy.deepcopy(value)
+
+
+def _named(thing: Any) -> bool:
+    return isinstance(thing, dict) and "name" in thing
+
+
+def _lay(container: Object, trainer: Object, nodes: int, master: str) -> None:
     for name in ("image", "command", "args"):
         if name in trainer:
             container[name] = trainer[name]
@@ -216,7 +288,7 @@ def _lay(container: Object, trainer: Object, nodes: int) -> None:
         {"name": "PET_NNODES", "value": str(nodes)},
         {"name": "PET_NPROC_PER_NODE", "value": str(trainer.get("numProcPerNode") or "auto")},
         {"name": "PET_NODE_RANK", "valueFrom": rank},
-        {"name": "PET_MASTER_ADDR", "value": "localhost"},
+        {"name": "PET_MASTER_ADDR", "value": master},
         {"name": "PET_MASTER_PORT", "value": "29500"},
     ]
     own = trainer.get("env") or []

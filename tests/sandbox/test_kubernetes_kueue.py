@@ -11,8 +11,9 @@ from kubernetes import client
 
 from sandbox.kubernetes import ClusterApi
 from sandbox.kubernetes.jobs import JobController
-from sandbox.kubernetes.kubelet import Kubelets, Scheduler
+from sandbox.kubernetes.kubelet import Kubelets
 from sandbox.kubernetes.kueue import Kueue
+from sandbox.kubernetes.scheduler import Scheduler
 from tests.kubernetes_site import cluster, connect, pod, until
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"

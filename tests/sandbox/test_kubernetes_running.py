@@ -12,7 +12,8 @@ from kubernetes import client
 
 from sandbox.kubernetes import ClusterApi
 from sandbox.kubernetes.jobs import JobController, JobSetController, ranges
-from sandbox.kubernetes.kubelet import Kubelets, Scheduler
+from sandbox.kubernetes.kubelet import Kubelets
+from sandbox.kubernetes.scheduler import Scheduler
 from tests.kubernetes_site import cluster, config_map, connect, pod, until
 
 
