@@ -18,6 +18,8 @@ KINDS = [
     "kubeflow.org/v1 PyTorchJob",
     "kueue.x-k8s.io/v1beta2 Workload",
 ]
+RIVAL = {"job": "asr-final", "team": "speech", "priority": "high"}
+OOM = said("%(container)s used more memory than its limit of %(limit)s and was killed.", container="main", limit="64Gi")
 SCRIPT = """#!/bin/bash
 set -u
 torchrun --nnodes={nodes} --nproc-per-node=8 train.py --config configs/{name}.yaml --checkpoint-dir "$QD_CHECKPOINT_DIR"
@@ -159,6 +161,31 @@ class _Kube(_Seed):
         attempt.refresh_from_db()
         return attempt
 
+    def happen(self, attempt: Any, ago: float, code: str, text: Any, *, is_bad: bool = False) -> None:
+        from apps.jobs.models import JobHappening
+
+        at = self.now - timedelta(minutes=ago)
+        JobHappening.objects.create(attempt=attempt, key=f"{code}-{ago}", code=code, text=text, is_bad=is_bad, at=at)
+
+    def pod(self, attempt: Any, rank: int, node: str, exit_code: int | None = None) -> None:
+        from apps.jobs.models import LogChunk, RunnerStream
+
+        name = f"pod-{rank}-{attempt.uid[-8:]}"
+        text = f"[rank{rank}] NCCL INFO comm up\n"
+        RunnerStream.objects.create(
+            attempt=attempt,
+            runner_id=name,
+            role="pod",
+            node=node,
+            rank=rank,
+            log_bytes=len(text),
+            heartbeat_at=self.now - timedelta(seconds=6),
+            exit_code=exit_code,
+        )
+        LogChunk.objects.create(
+            attempt=attempt, runner_id=name, stream="stdout", offset=0, size=len(text), text=text, at=self.now
+        )
+
     def kube_start(self, job: Any, ago: float, nodes: list[str]) -> Any:
         from apps.jobs.models import Attempt
         from apps.jobs.observations import Seen, attempt_observe, attempt_running
@@ -174,6 +201,7 @@ class _Kube(_Seed):
 def demo_kubernetes(rows: DemoRows) -> DemoRows:
     """Add the cluster and its jobs to the demo site."""
     from apps.costs.services import budget_set
+    from apps.jobs.models import Job, RunnerStream
     from apps.quotas.services import quota_set
 
     seed = _Kube()
@@ -187,11 +215,21 @@ def demo_kubernetes(rows: DemoRows) -> DemoRows:
     seed.train(attempt, 92, 0.1, 0, 9_000, 30_000)
     job = seed.kube_job("clip-align", 20, 2, priority_class="high")
     words = said(
-        "needs %(more)s more %(resource)s of flavor %(flavor)s than the quota has left",
-        more=8,
-        resource="GPUs",
-        flavor="p5-48xlarge",
+        "%(one)s %(two)s",
+        one=said("It was pre-empted by %(job)s of team %(team)s (priority %(priority)s).", **RIVAL),
+        two=said("It needs %(more)s more %(what)s than its queue has left.", more=8, what="nvidia.com/gpu"),
     )
-    seed.kube_queue(job, 19, words, "QuotaReserved")
+    waits = seed.kube_queue(job, 19, words, "QuotaInUse")
+    seed.happen(waits, 18, "Preempted", said("It was pre-empted by %(job)s of team %(team)s.", **RIVAL), is_bad=True)
+    seed.happen(waits, 17.5, "Queued", said("It waits in its queue; Kueue has not looked at it yet."))
+    seed.happen(attempt, 91.5, "Pulled", said("The image %(image)s was pulled in %(took)s.", image=IMAGE, took="48 s"))
+    for rank in range(2):
+        RunnerStream.objects.filter(attempt=attempt, runner_id=f"{attempt.uid}-{rank}").update(role="rank", rank=rank)
+    job = seed.kube_job("dataset-tokenize", 70, 1, workload_kind="indexed_job", image="registry.example.org/data:9")
+    attempt = seed.kube_start(job, 66, ["ip-10-2-0-4.ec2.internal"])
+    seed.pod(attempt, 0, "ip-10-2-0-4.ec2.internal", exit_code=137)
+    seed.happen(attempt, 61, "OOMKilled", OOM, is_bad=True)
+    seed.end(job, attempt, 60, "OUT_OF_MEMORY", 137, "FAILED", "OutOfMemory", "FAILED")
+    Job.objects.filter(pk=job.pk).update(message=OOM)
     seed.kube_start(seed.manifest_job("grpo-rollout", 31), 30, ["ip-10-2-0-3.ec2.internal"])
     return rows

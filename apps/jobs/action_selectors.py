@@ -70,7 +70,25 @@ def is_held(attempt: Attempt | None) -> bool:
     return attempt is not None and attempt.observed_state == "PENDING" and attempt.observed_reason in HELD_REASONS
 
 
-def verbs_for(attempt: Attempt | None) -> list[tuple[str, str]]:
+def beyond_kubernetes(job: Job, kind: str) -> str:
+    """Why Kubernetes cannot do this to a job; "" where it can, and on Slurm."""
+    if not job.cluster.is_kubernetes:
+        return ""
+    match kind:
+        case ActionKind.SIGNAL:
+            return _("runs on Kubernetes, which sends no signals to pods; cancelling it sends TERM first")
+        case ActionKind.PRIORITY:
+            return _("runs on Kubernetes, which knows no nice: Kueue orders jobs by their priority class")
+        case ActionKind.PARTITION:
+            return _("runs on Kubernetes, which has no partitions: its queue is that of the team")
+        case ActionKind.REQUEUE_TASK:
+            return _("runs on Kubernetes, which runs no single task again")
+        case ActionKind.TIME_LIMIT if job.manifest:
+            return _("is a manifest: what it says itself is not changed from here")
+    return ""
+
+
+def verbs_for(job: Job, attempt: Attempt | None) -> list[tuple[str, str]]:
     """(kind, label) of what makes sense for an attempt as it is now; who may is asked elsewhere."""
     if attempt is None or attempt.phase in ATTEMPT_ENDED or attempt.stop_reason:
         return []
@@ -80,7 +98,7 @@ def verbs_for(attempt: Attempt | None) -> list[tuple[str, str]]:
         kinds = [ActionKind.RELEASE, ActionKind.TIME_LIMIT, ActionKind.PARTITION]
     else:
         kinds = [ActionKind.HOLD, ActionKind.PRIORITY, ActionKind.TIME_LIMIT, ActionKind.PARTITION]
-    return [(str(kind), str(kind.label)) for kind in kinds]
+    return [(str(kind), str(kind.label)) for kind in kinds if not beyond_kubernetes(job, kind)]
 
 
 def action_lines(actor: Actor, jobs: Sequence[Job], wish: Wish) -> list[ActionLine]:
@@ -110,6 +128,8 @@ def _problem(actor: Actor, job: Job, attempt: Attempt | None, wish: Wish) -> str
         return _("is not yours to change")
     if job.stop_kind or attempt.stop_reason or attempt.phase in ATTEMPT_ENDED:
         return _("is being stopped or started again")
+    if beyond := beyond_kubernetes(job, wish.kind):
+        return beyond
     runs, held = attempt.phase == AttemptPhase.RUNNING, is_held(attempt)
     match wish.kind:
         case ActionKind.HOLD if runs:

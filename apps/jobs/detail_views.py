@@ -22,7 +22,8 @@ from apps.jobs.action_selectors import actions_of, verbs_for
 from apps.jobs.action_words import verb_words
 from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
-from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use
+from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use, with_happenings
+from apps.jobs.kube_selectors import happenings_for
 from apps.jobs.manifests import sent_lines
 from apps.jobs.models import Attempt, Job
 from apps.jobs.part_forms import parts_text
@@ -35,6 +36,7 @@ from apps.jobs.sentences import job_sentence
 from apps.jobs.services import job_stop
 from apps.jobs.spec_api import spec_of
 from apps.jobs.start_views import start_context
+from apps.jobs.states import JobOrigin, JobPhase
 
 
 def page_address(name: str, uid: str) -> str:
@@ -89,7 +91,8 @@ class JobPage(Page):
             "sentence": job_sentence(job, attempt, sums),
             "may_stop": can_cancel_job(self.actor, job) and not job.has_ended,
             "is_cancelling": job.stop_kind == "cancel",
-            "verbs": verbs_for(attempt),
+            "verbs": verbs_for(job, attempt),
+            "may_requeue": job.phase == JobPhase.RUNNING and job.origin != JobOrigin.OUTSIDE and not job.manifest,
             "asked": [(a, verb_words(a.kind, a.parameters)) for a in actions_of(job)[:5]],
             "sums": sums,
             "net_held": sums.held - sums.released,
@@ -101,6 +104,7 @@ class JobPage(Page):
                 ("overview", "job", _("Overview")),
                 *([("tasks", "job-tasks", _("Tasks"))] if job.array else []),
                 *([("parts", "job-parts", _("Job parts"))] if has_parts(job) else []),
+                *([("pods", "job-pods", _("Pods"))] if job.cluster.is_kubernetes else []),
                 ("logs", "job-logs", _("Logs")),
                 ("metrics", "job-metrics", _("Metrics")),
                 ("checkpoints", "job-checkpoints", _("Checkpoints")),
@@ -219,7 +223,10 @@ class JobTimeline(JobPage):
         """The page or its live part."""
         job = self.job(uid)
         context = self.frame(job)
-        context["moments"] = moments_of(job_events(job))[::-1]
+        moments = moments_of(job_events(job))
+        if job.cluster.is_kubernetes:
+            moments = with_happenings(moments, happenings_for(job))
+        context["moments"] = moments[::-1]
         return self.answer(request, "jobs/job_timeline.html", context)
 
 

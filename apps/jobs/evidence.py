@@ -19,6 +19,7 @@ from apps.health.models import Finding, Gpu, HealthEvent
 from apps.health.selectors import gpus_of, live_findings
 from apps.health.words import NODE_WORDS
 from apps.jobs.history import moments_of
+from apps.jobs.kube_selectors import happenings_for
 from apps.jobs.models import Attempt, Job, ProgressPoint
 from apps.jobs.selectors import attempts_of, nodes_of, progress_of
 from apps.jobs.slow_rules import Cause, GpuReading, Pace, Save, causes_of
@@ -162,7 +163,7 @@ def _reading(node: Node, gpus: list[Gpu]) -> NodeReading:
 
 # --- events --------------------------------------------------------------------------------------
 
-SOURCES = ("job", "cluster", "node", "health", "audit")
+SOURCES = ("job", "kubernetes", "cluster", "node", "health", "audit")
 MAX_EVENTS = 500
 
 
@@ -181,6 +182,7 @@ def source_label(source: str) -> str:
     """A source in the language in force."""
     return {
         "job": _("Job"),
+        "kubernetes": "Kubernetes",
         "cluster": _("Cluster"),
         "node": _("Node"),
         "health": _("Health"),
@@ -198,6 +200,10 @@ def happenings_of(job: Job, attempts: Sequence[Attempt], sources: Sequence[str] 
     if "job" in sources:
         rows = Event.objects.filter(object_uid=job.uid).order_by("-at", "-id")[:MAX_EVENTS]
         found += [Happening(m.at, "job", job.name, m.colour, m.text) for m in moments_of(rows)]
+    if "kubernetes" in sources and job.cluster.is_kubernetes:
+        for row in happenings_for(job):
+            about = _("attempt %(number)s") % {"number": row.attempt.number}
+            found.append(Happening(row.at, "kubernetes", about, "bad" if row.is_bad else "wait", str(row.text)))
     for source, uids, words in (
         ("cluster", [job.cluster.uid], CLUSTER_WORDS),
         ("node", list(nodes), NODE_WORDS),

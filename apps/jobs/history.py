@@ -17,7 +17,7 @@ from apps.costs.models import Posting
 from apps.costs.states import AccountKind, PostingKind, Unit
 from apps.jobs.action_words import EVENT_COLOURS, event_words
 from apps.jobs.action_words import EVENTS as ACTION_EVENTS
-from apps.jobs.models import Attempt, Job, ProgressPoint
+from apps.jobs.models import Attempt, Job, JobHappening, ProgressPoint
 from apps.jobs.states import ATTEMPT_COLOURS, JOB_COLOURS, AttemptPhase, JobPhase
 
 # --- the curve -----------------------------------------------------------------------------------
@@ -245,6 +245,12 @@ def moments_of(events: Iterable[Event]) -> list[Moment]:
     return [Moment(_colour_of(e), _words_of(e), e.at, e.kind) for e in events]
 
 
+def with_happenings(moments: Iterable[Moment], happenings: Iterable[JobHappening]) -> list[Moment]:
+    """The timeline with what the cluster said of the job's attempts at its place, oldest first."""
+    said = [Moment("bad" if row.is_bad else "wait", str(row.text), row.at, row.code) for row in happenings]
+    return sorted([*moments, *said], key=lambda moment: moment.at)
+
+
 def _colour_of(event: Event) -> str:
     if event.kind in ACTION_EVENTS:
         return EVENT_COLOURS[event.kind]
@@ -291,7 +297,14 @@ def _words_of(event: Event) -> str:
             }
         case "AttemptSubmitted" if "scheduler_id" in data:
             _head, _mark, warning = event.text.partition("; it warns: ")
-            text = _("Attempt %(attempt)s is job %(id)s in Slurm") % {**facts, "id": data["scheduler_id"]}
+            # Kubernetes' ids name namespace, kind and object.
+            is_object = "/" in str(data["scheduler_id"])
+            text = (
+                _("Attempt %(attempt)s is %(id)s in Kubernetes")
+                if is_object
+                else _("Attempt %(attempt)s is job %(id)s in Slurm")
+            )
+            text %= {**facts, "id": data["scheduler_id"]}
             return f"{text} ({warning})" if warning else text
         case "AttemptRunning" if data.get("nodes"):
             count = len(data["nodes"])

@@ -1,10 +1,12 @@
-"""Slurm's reasons for a waiting job in plain words: every code of 26.05, built from its parts where it has parts."""
+"""Reasons of a waiting job in plain words: every code of Slurm 26.05, by its parts where it has parts; Kubernetes'."""
 
 from __future__ import annotations
 
 import re
 
 from django.utils.translation import gettext as _
+
+from apps.jobs.kube_words import code_words
 
 _LIMIT = re.compile(
     r"(?P<whose>Assoc|QOS)(?P<kind>Grp|Max|Min)"
@@ -64,7 +66,7 @@ def _limit_words(reason: str) -> str:
 
 
 def waiting_words(reason: str) -> str:
-    """Slurm's reason for a pending job in plain words; the word itself where we have none."""
+    """The scheduler's reason for a pending job in plain words; the word itself where we have none."""
     code = reason.partition(",")[0].strip()
     words = {
         "": _("the scheduler has not looked at it yet"),
@@ -120,4 +122,4 @@ def waiting_words(reason: str) -> str:
         "OutOfMemory": _("it ran out of memory"),
         "InvalidReason": _("the scheduler tells no reason"),
     }
-    return words.get(code) or _limit_words(code) or reason
+    return words.get(code) or code_words(code) or _limit_words(code) or reason

@@ -17,6 +17,7 @@ from apps.jobs.action_words import kept_words
 from apps.jobs.array_selectors import tally_of
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.dependency_selectors import standstill_of
+from apps.jobs.kube_words import ended_words, said_words
 from apps.jobs.limit_selectors import limit_words
 from apps.jobs.models import Attempt, Job
 from apps.jobs.reason_words import waiting_words
@@ -61,6 +62,10 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
         "cluster": job.cluster.name,
     }
     again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
+    if attempt is not None and attempt.phase == AttemptPhase.QUEUED and (told := said_words(attempt)):
+        expected = prediction_of(attempt)
+        start = expected_words(expected, accuracy_of(job.cluster_id)) if expected is not None else ""
+        return f"{head}{again}. {told}{f' {start}.' if start else ''}{ends_words(room)}"
     prediction = prediction_of(attempt)
     if prediction is not None:
         needs = "; ".join([head, *needs_words(prediction.why, prediction.made_at)])
@@ -145,7 +150,8 @@ def running_sentence(job: Job, attempt: Attempt | None, newest: Checkpoint | Non
         parts.append(_("submitted past the portal, so nothing is held; %(charged)s charged") % facts)
     else:
         parts.append(_("%(charged)s charged of %(held)s held") % facts)
-    return "; ".join(parts) + "."
+    told = said_words(attempt)
+    return "; ".join(parts) + "." + (f" {told}" if told else "")
 
 
 def _end_words(job: Job) -> str:
@@ -166,7 +172,7 @@ def _end_words(job: Job) -> str:
         "Lost": _("the scheduler forgot it"),
         "NoProgress": _("it made no progress between failures"),
     }
-    return words.get(job.reason, job.reason or str(job.message) or "–")
+    return ended_words(job) or words.get(job.reason, job.reason or str(job.message) or "–")
 
 
 def _with_denial(job: Job, words: str) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import NodePhase
 from apps.core import clock
+from apps.jobs.kube_words import WAITS_FOR_ROOM
 from apps.jobs.models import QueueEntry
 from apps.jobs.start_models import StartHistory
 from apps.jobs.start_rules import NO_LIMIT_S, UNKNOWN_USE, Picture, Place, Running, Waiting
 
 #: Reasons with which a job may start as soon as there is room. With any other it waits for something else.
-OPEN = frozenset(
+OPEN = WAITS_FOR_ROOM | frozenset(
     {"", "None", "Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "SchedDefer", "BeginTime", "Cleaning"}
 )
 #: Waiting jobs that a picture holds at most: those the scheduler looks at first.

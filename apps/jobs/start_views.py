@@ -13,9 +13,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core.pages import Page
+from apps.jobs.kube_words import said_words
 from apps.jobs.models import Attempt, Job
 from apps.jobs.rules import parse_time
 from apps.jobs.selectors import current_attempt, job_for
+from apps.jobs.start_models import StartPrediction
 from apps.jobs.start_selectors import accuracy_of, asked_of, prediction_of, waits_for_start, what_if
 from apps.jobs.start_words import accuracy_words, needs_words, what_if_words
 from apps.jobs.states import JobPhase
@@ -61,10 +63,17 @@ def start_context(job: Job, attempt: Attempt | None) -> dict[str, Any]:
     }
     return {
         "prediction": prediction,
-        "needs": needs_words(prediction.why, prediction.made_at) if prediction is not None else [],
+        "needs": _needs(attempt, prediction),
         "accuracy": accuracy_words(accuracy_of(job.cluster_id)),
         "what_if": WhatIfForm(job=job, initial=initial),
     }
+
+
+def _needs(attempt: Attempt | None, prediction: StartPrediction | None) -> list[str]:
+    """What it waits for: in the cluster's own sentences where it gives them."""
+    if told := said_words(attempt):
+        return [told]
+    return needs_words(prediction.why, prediction.made_at) if prediction is not None else []
 
 
 class JobWhatIf(Page):

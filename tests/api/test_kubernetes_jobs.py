@@ -128,3 +128,22 @@ def test_a_manifest_by_the_api(as_user: Any, owner: Any, pods: Any) -> None:
     huge = client.send("POST", "jobs", {**body, "manifest": "#" * (1024 * 1024 + 1)}, Idempotency_Key="k5")
     assert huge.status_code in (413, 422)
     assert Job.objects.count() == 2
+
+
+def test_what_the_cluster_said_is_read_by_the_api(as_user: Any, owner: Any, outsider: Any, pods: Any) -> None:
+    from django.utils import timezone
+
+    from apps.core.said import said
+    from apps.jobs.models import JobHappening
+
+    client = as_user(owner)
+    uid = client.send("POST", "jobs", SUBMIT, Idempotency_Key="k1").json()["uid"]
+    attempt = Job.objects.get(uid=uid).attempts.get()
+    text = said("The image %(image)s is not in its registry.", image="a:1")
+    JobHappening.objects.create(
+        attempt=attempt, key="e1/1", code="ImageMissing", text=text, is_bad=True, at=timezone.now()
+    )
+    (row,) = client.send("GET", f"jobs/{uid}/happenings").json()["results"]
+    assert (row["attempt"], row["code"], row["is_bad"]) == (1, "ImageMissing", True)
+    assert row["text"] == "The image a:1 is not in its registry."
+    assert as_user(outsider).send("GET", f"jobs/{uid}/happenings").status_code == 404
