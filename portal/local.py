@@ -16,7 +16,7 @@ from typing import Any
 from portal import processes
 from portal.supervisor import Service, SetupProblem, answers, port_is_free
 
-CLOUD_PORTS = {"control": 5600, "aws": 5601, "slurm": 5602, "dcgm": 5603}
+CLOUD_PORTS = {"control": 5600, "aws": 5601, "slurm": 5602, "dcgm": 5603, "kubernetes": 5604}
 
 
 #: Nodes of the real Slurm lab, p5-1 and up.
@@ -164,16 +164,19 @@ def _sandbox(layout: Layout) -> Service:
         adopt_sandbox(layout)
         return True
 
-    return Service("sandbox", command, f"pretend AWS and Slurm, faults at {layout.control_url}", is_ready=is_ready)
+    return Service(
+        "sandbox", command, f"pretend AWS, Slurm and Kubernetes, faults at {layout.control_url}", is_ready=is_ready
+    )
 
 
 def adopt_sandbox(layout: Layout) -> None:
-    """Make the sandbox's pretend credentials available as ``file:sandbox-aws`` and ``file:sandbox-slurm``."""
+    """Make the sandbox's pretend credentials available as ``file:sandbox-aws``, ``-slurm`` and ``-kubeconfig``."""
     facts = json.loads((layout.var / "sandbox" / "sandbox.json").read_text())
     folder = layout.var / "secrets"
     for name, source in (
         ("sandbox-aws", _file_of(facts, "aws-credentials")),
         ("sandbox-slurm", _file_of(facts, "slurm.jwt")),
+        ("sandbox-kubeconfig", _file_of(facts, "sandbox-kubeconfig")),
     ):
         if source is not None and source.exists():
             target = folder / name
@@ -201,6 +204,7 @@ def sandbox_values(layout: Layout) -> list[str]:
         f"    cluster      {slurm[0]}, user {slurm[1]}, token {slurm[2]}, partition gpu",
         f"                 shared folder {slurm[3]}",
         f"                 exporter {facts['dcgm']['url_template']}",
+        "    Kubernetes   kubeconfig file:sandbox-kubeconfig; any claim to mount: shared",
         f"    fleet        {aws['subnet_id']}, {aws['security_group_id']}, {aws['image_id']}",
         f"    node group   the same; role {role}:role/nodes, of PCS {role}:instance-profile/AWSPCS-nodes",
         f"    EKS          second subnet {aws['second_subnet_id']}, administrator {role}:role/admins",

@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--aws-port", type=_port, default=5601)
     serve.add_argument("--slurm-port", type=_port, default=5602)
     serve.add_argument("--dcgm-port", type=_port, default=5603)
+    serve.add_argument("--kubernetes-port", type=_port, default=5604, help="of the standing cluster")
     serve.add_argument("--state-dir", type=Path, required=True, help="where everything is kept, made when missing")
     serve.add_argument("--region", default="us-east-2")
     serve.add_argument("--zone", default="us-east-2a")
@@ -80,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
         help="a machine of 8 H100 that is there from the start: its exporter answers for a node of a real Slurm",
     )
     serve.add_argument("--without-slurm", action="store_true", help="no fake Slurm, for use beside a real one")
+    serve.add_argument("--without-kubernetes", action="store_true", help="no standing cluster; EKS clusters are made")
+    serve.add_argument("--without-kueue", action="store_true", help="new clusters have no Kueue")
 
     control = argparse.ArgumentParser(add_help=False)
     control.add_argument(

@@ -25,7 +25,10 @@ class Gpu:
 
 @dataclass
 class Node:
-    """One pretend machine in a Slurm partition. ``up`` is False once it was lost (power, network, terminated)."""
+    """One pretend machine in a partition of Slurm, or in a group of a Kubernetes cluster (``is_kubernetes``).
+
+    ``up`` is False once it was lost (power, network, terminated), ``resting`` while AWS itself has it down.
+    """
 
     name: str
     instance_id: str
@@ -38,6 +41,11 @@ class Node:
     memory_mib: int
     joined_at: float = field(default_factory=time.time)
     up: bool = True
+    is_kubernetes: bool = False
+    efa: int = 0
+    zone: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    resting: bool = False
 
 
 @dataclass
@@ -100,7 +108,7 @@ class World:
         return self.now()
 
     def on_node(self, listener: Callable[[str, Node], None]) -> None:
-        """Call ``listener(event, node)`` at every "joined", "left" and "lost"."""
+        """Call ``listener(event, node)`` at every "joined", "left", "lost", "back" and "changed" (its GPUs)."""
         self._listeners.append(listener)
 
     def _tell(self, event: str, node: Node) -> None:
@@ -119,6 +127,10 @@ class World:
         gpu_count: int,
         cpus: int,
         memory_mib: int,
+        is_kubernetes: bool = False,
+        efa: int = 0,
+        zone: str = "",
+        labels: dict[str, str] | None = None,
     ) -> Node:
         """Add a machine with fresh GPUs; joining twice under one name replaces the first."""
         gpus = [
@@ -139,6 +151,10 @@ class World:
             gpus=gpus,
             cpus=cpus,
             memory_mib=memory_mib,
+            is_kubernetes=is_kubernetes,
+            efa=efa,
+            zone=zone,
+            labels=dict(labels or {}),
         )
         with self.lock:
             self.nodes[name] = node
@@ -160,6 +176,17 @@ class World:
             node.up = False
         self._tell("lost", node)
 
+    def node_recover(self, name: str) -> None:
+        """Let a machine that was cut off answer again, its GPUs mended. Raises KeyError for an unknown name."""
+        with self.lock:
+            node = self.nodes[name]
+            node.up = True
+            for gpu in node.gpus:
+                gpu.xids.clear()
+                gpu.on_bus, gpu.ecc_dbe_volatile = True, 0
+                gpu.row_remap_pending = gpu.row_remap_failure = False
+        self._tell("back", node)
+
     def xid(self, name: str, code: int, gpu: int = 0) -> Node:
         """Log an XID on one GPU. Raises KeyError for an unknown node, IndexError for an unknown GPU."""
         with self.lock:
@@ -174,6 +201,7 @@ class World:
                 device.ecc_dbe_volatile += 1
             if code == 64:
                 device.row_remap_failure = True
+        self._tell("changed", node)
         return node
 
     def fault_add(

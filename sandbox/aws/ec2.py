@@ -360,7 +360,8 @@ class Ec2Handler(FleetCalls, TagCalls, BlockCalls, EC2Response):  # type: ignore
         )
         listed = []
         for machine in shown:
-            node = self.world.nodes.get(machine.node_name)
+            nodes = self.world.nodes
+            node = nodes.get(machine.node_name) or nodes.get(machine.private_dns_name)
             reachable = node is None or node.instance_id != machine.id or node.up
             listed.append(views.instance_status(machine, self.cloud.state_of(machine), reachable))
         return ActionResult({"InstanceStatuses": listed, "NextToken": following})

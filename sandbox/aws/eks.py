@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from sandbox.aws.errors import AwsError
@@ -13,6 +14,7 @@ from sandbox.aws.group_machines import Wanted, reservation_problem, scale, targe
 from sandbox.aws.network import subnet_of
 from sandbox.aws.options import ACCOUNT_ID
 from sandbox.aws.service import Service
+from sandbox.aws.signing import CALLER
 from sandbox.aws.state import Cloud
 
 #: EKS itself scales a group in this long before its block ends.
@@ -38,6 +40,8 @@ class Eks(Service):
     def __init__(self, *args: Any, cloud: Cloud) -> None:
         super().__init__(*args)
         self._cloud = cloud
+        #: Address and authority of a cluster's API server, None before it answers; unset where none is pretended.
+        self.door: Callable[[str], tuple[str, str] | None] | None = None
 
     def settle(self) -> None:
         """Creating, updating and deleting end by the clock; a group without machines is degraded or failed."""
@@ -45,6 +49,8 @@ class Eks(Service):
         for kind in ("clusters", "addons", "nodegroups"):
             lasts = create_s if kind == "clusters" else create_s / 2
             for key, thing in list(self.rows(kind).items()):
+                if kind == "clusters" and self.door is not None and self.door(key) is None:
+                    lasts = math.inf if thing["status"] == "CREATING" else lasts
                 if thing["status"] in ("CREATING", "UPDATING") and now >= thing["since"] + lasts:
                     self._made(kind, thing)
                 elif thing["status"] == "DELETING" and now >= thing["since"] + delete_s:
@@ -198,15 +204,31 @@ class Eks(Service):
         self._subnets(subnets)
         if len({subnet_of(self.options.region, s).availability_zone for s in subnets}) < 2:  # type: ignore[union-attr]
             raise AwsError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
+        access = asked.get("accessConfig") or {}
         return {
             "version": version,
             "role": asked["roleArn"],
             "subnets": subnets,
             "groups": asked["resourcesVpcConfig"].get("securityGroupIds") or [],
             "own_group": "sg-" + secrets.token_hex(9)[:17],
-            "mode": (asked.get("accessConfig") or {}).get("authenticationMode", "CONFIG_MAP"),
+            "mode": access.get("authenticationMode", "CONFIG_MAP"),
             "tags": asked.get("tags") or {},
+            "creator": CALLER.get() if access.get("bootstrapClusterCreatorAdminPermissions", True) else "",
         }
+
+    def groups_of(self, name: str, principal: str) -> tuple[str, ...] | None:
+        """Kubernetes groups of an AWS principal in a cluster, None for one that has no way in."""
+        with self.lock:
+            cluster = self.rows("clusters").get(name)
+            if cluster is None or not principal:
+                return None
+            if principal == cluster.get("creator"):
+                return ("system:masters",)
+            entry = self.rows("entries").get(f"{name}|{principal}")
+            if entry is None or cluster["mode"] == "CONFIG_MAP":
+                return None
+            admin = any(one.endswith("AmazonEKSClusterAdminPolicy") for one in entry["policies"])
+            return (*entry.get("groups", ()), *(("system:masters",) if admin else ()))
 
     def describe_cluster(self, asked: dict[str, Any]) -> dict[str, Any]:
         """One, by name."""
@@ -245,8 +267,13 @@ class Eks(Service):
             "health": {"issues": []},
         }
         if cluster["status"] != "CREATING":
+            door = None if self.door is None else self.door(name)
             host = uuid.uuid5(uuid.NAMESPACE_DNS, name).hex.upper()
-            view["endpoint"] = f"https://{host}.gr7.{self.options.region}.eks.amazonaws.com"
+            view["endpoint"] = (
+                f"https://{host}.gr7.{self.options.region}.eks.amazonaws.com" if door is None else door[0]
+            )
+            if door is not None:
+                view["certificateAuthority"] = {"data": door[1]}
             view["resourcesVpcConfig"]["clusterSecurityGroupId"] = cluster["own_group"]
         return view
 
@@ -265,7 +292,8 @@ class Eks(Service):
             raise AwsError(
                 "ResourceInUseException", "The specified access entry resource is already in use on this cluster."
             )
-        self.rows("entries")[key] = {"policies": [], "tags": asked.get("tags") or {}}
+        groups = asked.get("kubernetesGroups") or []
+        self.rows("entries")[key] = {"policies": [], "groups": groups, "tags": asked.get("tags") or {}}
         return {"accessEntry": {"clusterName": asked["clusterName"], "principalArn": asked["principalArn"]}}
 
     def list_access_entries(self, asked: dict[str, Any]) -> dict[str, Any]:

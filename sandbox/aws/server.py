@@ -153,6 +153,7 @@ class AwsServer:
             if signed is None:
                 raise AwsError("MissingAuthenticationToken", "Request is missing Authentication Token", status=403)
             signing.check(request, signed)
+            signing.CALLER.set(signing.principal_of(signed.access_key_id))
             broken = self.world.fault_use("server-error", service=SERVICE, operation=operation)
             if broken is not None:
                 _break_before(broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -50,7 +51,7 @@ def signature_of(request: Request) -> Signature | None:
     )
 
 
-def _secret_of(access_key_id: str) -> tuple[str, str] | None:
+def secret_of(access_key_id: str) -> tuple[str, str] | None:
     """Secret and session token of a key we know: the fixed one, or one that AssumeRole gave out."""
     if access_key_id == ACCESS_KEY_ID:
         return SECRET_ACCESS_KEY, ""
@@ -61,9 +62,24 @@ def _secret_of(access_key_id: str) -> tuple[str, str] | None:
     return None
 
 
+def principal_of(access_key_id: str) -> str:
+    """The ARN that access entries name the owner of a key by: a user, or the role that was assumed; "" if unknown."""
+    if access_key_id == ACCESS_KEY_ID:
+        return f"arn:aws:iam::{ACCOUNT_ID}:user/quarterdeck"
+    for backend in sts_backends[ACCOUNT_ID].values():
+        role: Any = backend.get_assumed_role_from_access_key(access_key_id)
+        if role is not None:
+            return str(role.role_arn)
+    return ""
+
+
+#: Who makes the call that is being answered.
+CALLER: ContextVar[str] = ContextVar("caller", default="")
+
+
 def check(request: Request, signed: Signature) -> None:
     """Raises ``AwsError`` for an unknown key or a wrong secret, each in the words of its service."""
-    known = _secret_of(signed.access_key_id)
+    known = secret_of(signed.access_key_id)
     if known is None:
         raise _unknown_key(signed.service)
     secret, session_token = known

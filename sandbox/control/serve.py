@@ -26,9 +26,11 @@ from sandbox.world import World
 
 if TYPE_CHECKING:
     from sandbox.dcgm import DcgmServer
+    from sandbox.kubernetes.estate import Estate
     from sandbox.slurm.server import SlurmServer
 
 STATE_FILE: Final = "sandbox.json"
+STANDING_CLUSTER: Final = "kube"
 SLURM_USER: Final = "quarterdeck"
 TOKEN_LIFETIME_S: Final = 30 * 24 * 3600
 #: Stopping takes a second or two; past this the process ends whatever still hangs.
@@ -120,6 +122,20 @@ def _dcgm(options: argparse.Namespace, world: World, slurm: SlurmServer | None) 
     return DcgmServer(world, options.host, options.dcgm_port, job_of_node)
 
 
+def _kubernetes(options: argparse.Namespace, world: World, aws: AwsServer) -> Estate:
+    from sandbox.kubernetes.estate import Estate
+
+    return Estate(
+        world,
+        aws,
+        options.state_dir,
+        host=options.host,
+        standing=not options.without_kubernetes,
+        kueue=not options.without_kueue,
+        port=options.kubernetes_port,
+    )
+
+
 def _standing_node(world: World, name: str) -> None:
     """A machine nobody launched: it has GPUs to break, and whoever runs a real Slurm has a node of its name."""
     world.node_join(
@@ -137,9 +153,10 @@ def _standing_node(world: World, name: str) -> None:
 
 def _check_ports(options: argparse.Namespace) -> None:
     """Name a busy port before anything starts."""
-    for name in ("control", "aws", "slurm", "dcgm"):
+    left_out = {name for name in ("slurm", "kubernetes") if getattr(options, f"without_{name}")}
+    for name in ("control", "aws", "slurm", "dcgm", "kubernetes"):
         port = getattr(options, f"{name}_port")
-        if port and not (name == "slurm" and options.without_slurm):
+        if port and name not in left_out:
             listen(name, options.host, port).close()
 
 
@@ -155,7 +172,7 @@ def _run(options: argparse.Namespace, stopping: threading.Event) -> int:
         aws = _aws(options, world)
         slurm = None if options.without_slurm else _slurm(options, world, key)
         dcgm = _dcgm(options, world, slurm)
-        stack = Stack(world, aws, slurm, dcgm)
+        stack = Stack(world, aws, slurm, dcgm, _kubernetes(options, world, aws))
         control = ControlServer(stack, options.host, options.control_port, options.allowed_host)
         stack.start()
         for name in options.node:
@@ -166,9 +183,9 @@ def _run(options: argparse.Namespace, stopping: threading.Event) -> int:
         raise
     try:
         control.start()
-        written = _describe(options, aws, slurm, dcgm, control, key_file, key)
+        written = _describe(options, aws, slurm, dcgm, control, key_file, key, stack.kubernetes)
         for name, url in written.items():
-            print(f"sandbox: {name:<8} {url}", flush=True)
+            print(f"sandbox: {name:<10} {url}", flush=True)
         print(f"sandbox: ready after {time.monotonic() - started_at:.1f} s, {state_dir / STATE_FILE}", flush=True)
         stopping.wait()
     finally:
@@ -195,6 +212,7 @@ def _describe(
     control: ControlServer,
     key_file: Path,
     key: bytes,
+    kubernetes: Estate | None,
 ) -> dict[str, str]:
     """Write the credentials and sandbox.json, the last of all: whoever sees it finds everything answering."""
     from sandbox.slurm.tokens import mint
@@ -219,6 +237,7 @@ def _describe(
         },
         "dcgm": {"url": dcgm.url, "url_template": f"{dcgm.url}/nodes/{{node}}/metrics"},
         "slurm": None,
+        "kubernetes": None,
     }
     urls = {"control": control.url, "aws": aws.url, "dcgm": dcgm.url}
     if slurm is not None:
@@ -232,5 +251,12 @@ def _describe(
             "scontrol": slurm.scontrol_command(),
         }
         urls["slurm"] = slurm.url
+    config = None if kubernetes is None else kubernetes.kubeconfig()
+    if config is not None:
+        url = config["clusters"][0]["cluster"]["server"]
+        # JSON is YAML, and every client reads it.
+        kubeconfig = _private(state_dir / "sandbox-kubeconfig", json.dumps(config, indent=2))
+        found["kubernetes"] = {"name": STANDING_CLUSTER, "url": url, "kubeconfig_file": str(kubeconfig)}
+        urls["kubernetes"] = url
     _private(state_dir / STATE_FILE, json.dumps(found, indent=2))
     return urls

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sandbox.aws import AwsServer
+from sandbox.kubernetes.estate import Estate
 from sandbox.world import Fault, Node, World
 
 
@@ -50,15 +51,23 @@ class Event:
 
 
 class Stack:
-    """One sandbox. ``slurm`` and ``dcgm`` are None where only the cloud is pretended."""
+    """One sandbox. ``slurm``, ``dcgm`` and ``kubernetes`` are None where only the cloud is pretended."""
 
-    def __init__(self, world: World, aws: AwsServer, slurm: SlurmSwitches | None, dcgm: Server | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        aws: AwsServer,
+        slurm: SlurmSwitches | None,
+        dcgm: Server | None,
+        kubernetes: Estate | None = None,
+    ) -> None:
         self.world = world
         self.aws = aws
         self.slurm = slurm
+        self.kubernetes = kubernetes
         self.events: deque[Event] = deque(maxlen=50)
         # Slurm first: it must hear of the nodes that saved instances bring in when AWS starts.
-        self._servers: list[Server] = [server for server in (slurm, dcgm, aws) if server is not None]
+        self._servers: list[Server] = [server for server in (slurm, dcgm, aws, kubernetes) if server is not None]
         self._started: list[Server] = []
 
     def start(self) -> None:
@@ -102,9 +111,14 @@ class Stack:
             return [fault_view(fault, now) for fault in self.world.faults.values()]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Nodes that joined, by name."""
+        """Nodes that joined outside of Kubernetes, by name."""
         with self.world.lock:
-            return [node_view(self.world.nodes[name]) for name in sorted(self.world.nodes)]
+            found = [self.world.nodes[name] for name in sorted(self.world.nodes)]
+        return [node_view(node) for node in found if not node.is_kubernetes]
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """Kubernetes clusters with their nodes and pods."""
+        return [] if self.kubernetes is None else self.kubernetes.snapshot()
 
     def jobs(self) -> list[dict[str, Any]]:
         """Jobs the fake Slurm remembers, newest first; empty without one."""
@@ -122,6 +136,7 @@ class Stack:
             "nodes": self.nodes(),
             "instances": self.aws.instances(),
             "jobs": self.jobs(),
+            "clusters": self.clusters(),
             "faults": self.faults(),
             "events": [{"at": event.at, "text": event.text} for event in self.events],
         }

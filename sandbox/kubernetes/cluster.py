@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from sandbox.kubernetes.actors import Actor
+from sandbox.kubernetes import machines
+from sandbox.kubernetes.actors import Actor, is_true
+from sandbox.kubernetes.authority import Authority
+from sandbox.kubernetes.housekeeping import Housekeeper
 from sandbox.kubernetes.jobs import JobController, JobSetController
 from sandbox.kubernetes.kubelet import Kubelets
 from sandbox.kubernetes.kueue import Kueue
@@ -27,6 +31,9 @@ class Cluster:
         *,
         name: str,
         port: int = 0,
+        host: str = "127.0.0.1",
+        authority: Authority | None = None,
+        claims: Sequence[str] = (),
         crds: Sequence[str] | None = None,
         eviction_s: float = 5.0,
         restart_s: float = 0.5,
@@ -35,6 +42,8 @@ class Cluster:
         self.api = ClusterApi(state_dir, name=name, world=world, crds=crds)
         self.kubelets = Kubelets(self.api, eviction_s=eviction_s, restart_s=restart_s)
         self._port = port
+        self._host = host
+        self._authority = authority or Authority(Path(state_dir))
         self._actors: list[Actor] = [
             self.kubelets,
             Scheduler(self.api),
@@ -44,6 +53,7 @@ class Cluster:
             TrainController(self.api),
             Kueue(self.api),
             QuotaController(self.api),
+            Housekeeper(self.api, claims),
         ]
         world.on_node(self._heard)
 
@@ -58,7 +68,7 @@ class Cluster:
 
     def start(self) -> None:
         """Answer, take in the machines that are there, and begin to work. Raises PortUnavailable."""
-        self.api.serve(self._port)
+        self.api.serve(self._port, self._host, self._authority)
         with self.world.lock:
             nodes = list(self.world.nodes.values())
         for node in nodes:
@@ -76,21 +86,53 @@ class Cluster:
         if node.cluster != self.api.name:
             return
         there = self.api.store.get(Key("nodes", "", node.name)) is not None
-        if event == "joined" and there:
+        if event == "joined" and not there:
+            self.kubelets.add_node(
+                node.name,
+                machines.allocatable(node),
+                machines.labels(node),
+                machines.taints(node, []),
+                capacity=machines.capacity(node),
+                provider_id=machines.provider_id(node),
+            )
+        elif event in ("joined", "back") and there:
+            self.kubelets.refresh_node(node)
             self.kubelets.recover_node(node.name)
-        elif event == "joined":
-            labels = {
-                "node.kubernetes.io/instance-type": node.instance_type,
-                "eks.amazonaws.com/nodegroup": node.partition,
-                "quarterdeck.dev/instance-id": node.instance_id,
-            }
-            allocatable = {
-                "cpu": str(node.cpus),
-                "memory": f"{node.memory_mib}Mi",
-                "nvidia.com/gpu": str(len(node.gpus)),
-            }
-            self.kubelets.add_node(node.name, allocatable, labels)
+        elif event == "changed" and there:
+            self.kubelets.refresh_node(node)
         elif event == "lost" and there:
             self.kubelets.lose_node(node.name)
         elif event == "left" and there:
             self.kubelets.remove_node(node.name)
+
+    def forget_nodes(self, known: set[str]) -> None:
+        """Take away nodes whose machines went while nobody looked; those that somebody else made stay."""
+        for node in self.api.store.scan("nodes"):
+            name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+            if name not in known and "quarterdeck.dev/instance-id" in labels:
+                self.kubelets.remove_node(name)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the control desk shows: nodes with their state, pods with their phase and node."""
+        store = self.api.store
+        nodes = [
+            {
+                "name": one["metadata"]["name"],
+                "type": (one["metadata"].get("labels") or {}).get("node.kubernetes.io/instance-type", ""),
+                "ready": is_true(one, "Ready"),
+                "cordoned": bool((one.get("spec") or {}).get("unschedulable")),
+                "gpus": (one["status"].get("allocatable") or {}).get("nvidia.com/gpu", "0"),
+            }
+            for one in store.scan("nodes")
+        ]
+        pods = [
+            {
+                "namespace": one["metadata"]["namespace"],
+                "name": one["metadata"]["name"],
+                "phase": one["status"].get("phase", ""),
+                "reason": one["status"].get("reason", ""),
+                "node": one["spec"].get("nodeName", ""),
+            }
+            for one in store.scan("pods")
+        ]
+        return {"name": self.api.name, "url": self.url, "nodes": nodes, "pods": pods, "trouble": self.trouble()}

@@ -43,6 +43,11 @@ def packed(wanted: Sequence[str] | None = None) -> list[Object]:
     return [crd for crd in found if wanted is None or crd["spec"]["group"] in wanted]
 
 
+def groups() -> list[str]:
+    """The API groups of all CRDs that are known."""
+    return sorted({str(crd["spec"]["group"]) for crd in packed()})
+
+
 def schema_of(file_name: str, version: str) -> Mapping[str, Any]:
     """The schema of one version of one packed CRD, by its file's stem, for instance ``jobset.x-k8s.io_jobsets``."""
     crd = json.loads(gzip.decompress((FOLDER / f"{file_name}.json.gz").read_bytes()))

@@ -18,8 +18,8 @@ HEADER: Final = "x-k8s-aws-id"
 LIFETIME_S: Final = 15 * 60
 _SKEW_S: Final = 5 * 60
 
-#: The secret key of an access key, None where it is unknown.
-Secrets = Callable[[str], str | None]
+#: The secret key of an access key, None where it is unknown; of a role's also the session token that must come along.
+Secrets = Callable[[str], "str | tuple[str, str] | None"]
 
 
 class BadToken(Exception):
@@ -85,6 +85,9 @@ def access_key_of(token: str, cluster: str, secrets: Secrets | None = None, now:
         secret = secrets(access_key)
         if secret is None:
             raise BadToken(f"no access key {access_key}")
+        secret, session = secret if isinstance(secret, tuple) else (secret, "")
+        if session and query.get("X-Amz-Security-Token") != session:
+            raise BadToken("the session token is another than that of the access key")
         if not hmac.compare_digest(_signature(url.netloc, query, cluster, secret), query.get("X-Amz-Signature", "")):
             raise BadToken(f"the signature does not hold for the cluster {cluster!r}")
     return access_key

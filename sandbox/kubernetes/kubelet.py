@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
@@ -15,9 +16,13 @@ from typing import Any, Final
 
 from sandbox.kubernetes.actors import Actor, condition, finished, with_condition
 from sandbox.kubernetes.containers import Containers, Waiting
+from sandbox.kubernetes.machines import HEALTH, allocatable, provider_id
+from sandbox.kubernetes.machines import labels as labels_of
+from sandbox.kubernetes.machines import taints as taints_of
 from sandbox.kubernetes.server import ClusterApi
-from sandbox.kubernetes.status import Object
+from sandbox.kubernetes.status import ApiError, Object
 from sandbox.kubernetes.store import Key
+from sandbox.world import Node
 
 #: How often the kubelet looks while something ends or begins by the clock, and while nothing does.
 _BUSY_S, _QUIET_S = 0.1, 2.0
@@ -86,6 +91,9 @@ class Kubelets(Actor):
         allocatable: Mapping[str, str],
         labels: Mapping[str, str] | None = None,
         taints: list[Object] | None = None,
+        *,
+        capacity: Mapping[str, str] | None = None,
+        provider_id: str = "",
     ) -> None:
         """A ready node joins. Raises ApiError where it is there."""
         whole = {"cpu": "192", "memory": "2000Gi", "pods": "110", **allocatable}
@@ -95,14 +103,32 @@ class Kubelets(Actor):
                 "apiVersion": "v1",
                 "kind": "Node",
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
-                "spec": {"taints": taints or []},
+                "spec": {"taints": taints or [], **({"providerID": provider_id} if provider_id else {})},
                 "status": {
-                    "capacity": whole,
+                    "capacity": dict(capacity or whole),
                     "allocatable": whole,
                     "conditions": [_ready("True", "KubeletReady", "kubelet is posting ready status", now)],
                 },
             }
         )
+
+    def refresh_node(self, machine: Node) -> None:
+        """Lay over a node what has changed of its machine: health, GPUs that pods can take, its identity."""
+        node, kind = self.store.get(Key("nodes", "", machine.name)), self.kind("nodes")
+        if node is None or kind is None:
+            return
+        with self.store.lock, contextlib.suppress(ApiError):
+            old = self.cluster.writer.read(kind, "", machine.name)
+            kept = {key: value for key, value in old["metadata"]["labels"].items() if not key.startswith(HEALTH)}
+            spec = {**old["spec"], "taints": taints_of(machine, old["spec"].get("taints") or [])}
+            new = {
+                **old,
+                "metadata": {**old["metadata"], "labels": {**kept, **labels_of(machine)}},
+                "spec": {**spec, "providerID": provider_id(machine)},
+            }
+            self.cluster.writer.update(kind, "", machine.name, new, self.how)
+        node = self.store.get(Key("nodes", "", machine.name)) or node
+        self.status("nodes", node, {**node["status"], "allocatable": allocatable(machine)})
 
     def lose_node(self, name: str) -> None:
         """A node falls silent: its processes die unseen, and after a while its pods are taken from it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from sandbox.kubernetes.access import Access
 from sandbox.kubernetes.api import Answer, Api
+from sandbox.kubernetes.authority import Authority
 from sandbox.kubernetes.crds import packed
 from sandbox.kubernetes.faults import Faults
 from sandbox.kubernetes.garbage import Collector
@@ -67,6 +69,7 @@ class ClusterApi:
             self._end.is_set,
         )
         self._collector = Collector(self.writer, self.registry, self._end.is_set)
+        self.authority: Authority | None = None
         self._http: _Http | None = None
         self._serving: threading.Thread | None = None
         self._seed(crds)
@@ -87,9 +90,11 @@ class ClusterApi:
 
     # --- serving
 
-    def serve(self, port: int = 0, host: str = "127.0.0.1") -> str:
-        """Begin to answer and to clear up; the address. Raises PortUnavailable."""
-        self._http = _Http(self.api, listen(f"kubernetes {self.name}", host, port), self._end)
+    def serve(self, port: int = 0, host: str = "127.0.0.1", authority: Authority | None = None) -> str:
+        """Begin to answer and to clear up, by https where an authority vouches; the address. Raises PortUnavailable."""
+        self.authority = authority
+        context = None if authority is None else authority.context()
+        self._http = _Http(self.api, listen(f"kubernetes {self.name}", host, port), self._end, context)
         self._serving = threading.Thread(
             target=self._http.serve_forever, args=(0.1,), name=f"sandbox-kubernetes-{self.name}", daemon=True
         )
@@ -103,7 +108,7 @@ class ClusterApi:
         if self._http is None:
             raise RuntimeError("the cluster is not served yet")
         host, port = self._http.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"{'http' if self.authority is None else 'https'}://{host!s}:{port}"
 
     @property
     def token(self) -> str:
@@ -112,11 +117,13 @@ class ClusterApi:
 
     def kubeconfig(self, token: str = "") -> Object:
         """A kubeconfig as data, for the administrator or for whom ``token`` stands."""
-        named = self.name
+        named, cluster = self.name, {"server": self.url}
+        if self.authority is not None:
+            cluster["certificate-authority-data"] = self.authority.ca_data
         return {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": named, "cluster": {"server": self.url}}],
+            "clusters": [{"name": named, "cluster": cluster}],
             "users": [{"name": named, "user": {"token": token or self.token}}],
             "contexts": [{"name": named, "context": {"cluster": named, "user": named, "namespace": "default"}}],
             "current-context": named,
@@ -160,15 +167,25 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, api: Api, listener: socket.socket, end: threading.Event) -> None:
+    def __init__(
+        self, api: Api, listener: socket.socket, end: threading.Event, context: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.server_address = listener.getsockname()
         self.api = api
         self.end = end
+        self._context = context
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """A connection; hands are shaken in its own thread, so that a silent client holds nobody up."""
+        request, address = super().get_request()
+        if self._context is not None:
+            request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Remember the connection, so that stopping ends it too."""
@@ -244,8 +261,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _left(self) -> bool:
         """Whether the client has hung up."""
         readable, _, _ = select.select([self.connection], [], [], 0)
+        if not readable:
+            return False
         try:
-            return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
+            if not isinstance(self.connection, ssl.SSLSocket):
+                return not self.connection.recv(1, socket.MSG_PEEK)
+            self.connection.setblocking(False)
+            try:
+                # Nobody speaks while a watch goes on, so what is read is the end or the protocol's own.
+                return not self.connection.recv(1)
+            except ssl.SSLWantReadError:
+                return False
+            finally:
+                self.connection.setblocking(True)
         except OSError:
             return True
 

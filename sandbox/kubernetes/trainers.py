@@ -86,7 +86,7 @@ class PyTorchController(Actor):
         first = pods.get(next(iter(wanted)))
         if first is not None and first["status"].get("phase") == "Succeeded":
             status = with_condition(status, "Running", "False", "PyTorchJobSucceeded", "succeeded", now)
-            if (job["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "Running") != "None":
+            if (job["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "None") != "None":
                 for other in pods.values():
                     if not finished(other):
                         self.delete("pods", other)

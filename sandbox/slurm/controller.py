@@ -453,8 +453,10 @@ class Controller(Records):
         self._kill_at[job.job_id] = 0.0
 
     def _on_node(self, event: str, node: Node) -> None:
+        if node.is_kubernetes or event == "changed":
+            return
         with self.lock:
-            if event == "joined":
+            if event in ("joined", "back"):
                 self._marks.pop(node.name, None)
             else:
                 if event == "left":

@@ -54,7 +54,7 @@ class Records:
     def nodes(self) -> list[Node]:
         """The world's nodes, in natural order of their names."""
         with self.world.lock:
-            nodes = list(self.world.nodes.values())
+            nodes = [node for node in self.world.nodes.values() if not node.is_kubernetes]
         return sorted(nodes, key=lambda node: _natural(node.name))
 
     def marks(self, name: str) -> NodeMarks:
