@@ -250,8 +250,12 @@ def _token(cluster: Cluster, user: str, key: bytes) -> str:
 def scheduler_for(cluster: Cluster, as_user: str = "") -> ports.Scheduler:
     """The scheduler of a cluster as one of its users ("" the cluster's own); another address or user opens a new one.
 
-    A fresh token of the same user goes into the one that is open.
+    A fresh token of the same user goes into the one that is open. Kubernetes knows the portal alone.
     """
+    if cluster.is_kubernetes:
+        from worker.kube_doors import kubernetes_for
+
+        return kubernetes_for(cluster)
     from worker.providers.slurm import SlurmScheduler
 
     access = scheduler_access(cluster, as_user)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from apps.clusters.kube_selectors import kubernetes_of
 from apps.jobs.exact_request import HIDDEN
 from apps.jobs.models import Attempt, Job
 from worker.jobscript import submit_request
 from worker.providers.errors import InvalidRequest
+from worker.providers.kubernetes.shown import objects_text
 from worker.providers.slurm import encode
 from worker.providers.slurm.versions import VERSIONS
+from worker.workloads import workload_submit
 
 
 def exact_request(job: Job, attempt: Attempt) -> dict[str, Any]:
@@ -19,6 +22,8 @@ def exact_request(job: Job, attempt: Attempt) -> dict[str, Any]:
     The cluster is not asked: its version is the one that it was last seen to speak.
     """
     cluster = job.cluster
+    if cluster.is_kubernetes:
+        return _objects(job, attempt)
     version = cluster.observed_api_version or VERSIONS[0]
     headers = {"Accept": "application/json", "Content-Type": "application/json", "X-SLURM-USER-TOKEN": HIDDEN}
     if not cluster.tells_ids:
@@ -40,3 +45,26 @@ def exact_request(job: Job, attempt: Attempt) -> dict[str, Any]:
         "is_seen": bool(cluster.observed_api_version),
         "problem": problem,
     }
+
+
+def _objects(job: Job, attempt: Attempt) -> dict[str, Any]:
+    """The same for Kubernetes: all objects in the order in which they are made, nothing secret among them."""
+    observed = kubernetes_of(job.cluster)
+    told: dict[str, Any] = observed.observed if observed is not None else {}
+    found: dict[str, Any] = {
+        "method": "POST",
+        "path": "",
+        "headers": {},
+        "body": None,
+        "api_version": str(told.get("version") or ""),
+        "is_seen": bool(told.get("version")),
+        "problem": "",
+        "yaml": "",
+    }
+    try:
+        request = workload_submit(job, attempt)
+        found["path"] = f"/namespaces/{request.namespace}"
+        found["yaml"] = objects_text(request, hidden=HIDDEN)
+    except InvalidRequest as error:
+        found["problem"] = error.message
+    return found

@@ -39,7 +39,8 @@ fi"""
 
 
 @lru_cache(maxsize=1)
-def _runner_source() -> bytes:
+def runner_source() -> bytes:
+    """The file of the runner."""
     return (settings.BASE_DIR / RUNNER).read_bytes()
 
 
@@ -86,7 +87,7 @@ def batch_script(job: Job, attempt: Attempt) -> str:
     Both travel as base64, so no content of a script can break out of its quotes. Where the node has
     no usable Python the script runs without the runner: reporting is lost, the job is not.
     """
-    runner = base64.encodebytes(_runner_source()).decode()
+    runner = base64.encodebytes(runner_source()).decode()
     script = base64.encodebytes(job.script.encode()).decode()
     shebang = job.script.split("\n", 1)[0]
     interpreter = shebang[2:].strip() if shebang.startswith("#!") else "/bin/bash"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -274,6 +274,8 @@ class SeenNode:
     partitions: tuple[str, ...]
     address: str = ""
     provider_id: str = ""
+    instance_type: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def phase_of(seen: SeenNode) -> str:
@@ -310,6 +312,10 @@ def cluster_nodes_observe(cluster: Cluster, nodes: Iterable[SeenNode]) -> int:
             "memory_mib": seen.memory_mib,
             "partitions": list(seen.partitions),
         }
+        if cluster.is_kubernetes:
+            columns["labels"] = dict(seen.labels)
+            # What AWS said of its machine stays where the node does not say it.
+            columns |= {"instance_type": seen.instance_type[:40]} if seen.instance_type else {}
         phase = phase_of(seen)
         with transaction.atomic():
             row = _row_of(cluster, seen, known)

@@ -51,6 +51,7 @@ class Seen:
     exit_code: int | None
     signal: int | None
     time_limit_min: int | None = None
+    why: str = ""
 
 
 def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
@@ -58,6 +59,7 @@ def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
     new = {
         "observed_state": seen.state,
         "observed_reason": seen.reason[:80],
+        "observed_words": seen.why,
         "nodes": list(seen.nodes) or attempt.nodes,
         "started_at": seen.started_at or attempt.started_at,
         "ended_at": seen.ended_at or attempt.ended_at,

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Count, Exists, F, Min, OuterRef, Q, QuerySet, Sum
 
+from apps.clusters.kube_selectors import team_in
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.clusters.slurm_selectors import may_stand_for
@@ -52,6 +53,8 @@ def _strangers(cluster: Cluster) -> QuerySet[QueueEntry]:
 
 def owners_of(cluster: Cluster, pairs: Collection[Pair]) -> dict[Pair, Owner]:
     """Who owns the jobs of these (user, account) pairs; those that nobody owns are left out."""
+    if cluster.is_kubernetes:
+        return _by_namespace(cluster, pairs)
     names = {user for user, _account in pairs}
     accounts = {a.account: a.team for a in SlurmAccount.objects.filter(cluster=cluster).select_related("team")}
     rows = SlurmUser.objects.filter(cluster=cluster, user_name__in=names).select_related("user", "team")
@@ -71,6 +74,16 @@ def owners_of(cluster: Cluster, pairs: Collection[Pair]) -> dict[Pair, Owner]:
         team = team or cluster.outside_team
         if team is not None:
             found[name, account] = Owner(team, person, person.username if person is not None else name)
+    return found
+
+
+def _by_namespace(cluster: Cluster, pairs: Collection[Pair]) -> dict[Pair, Owner]:
+    """Kubernetes does not say whose an object is: its namespace is a team's, and that is all that is known."""
+    found: dict[Pair, Owner] = {}
+    for name, namespace in pairs:
+        team = team_in(cluster, namespace) or cluster.outside_team
+        if team is not None:
+            found[name, namespace] = Owner(team, None, name or namespace)
     return found
 
 

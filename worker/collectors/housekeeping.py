@@ -55,7 +55,7 @@ from apps.jobs.states import ATTEMPT_LIVE, JOB_LIVE
 from apps.storage.models import FileSystem
 from apps.storage.services import INTENT as FILE_SYSTEM_INTENT
 from apps.storage.states import FileSystemPhase
-from worker.reconcilers.clusters import COLLECTORS
+from worker.reconcilers.clusters import COLLECTORS, KUBERNETES_COLLECTORS
 
 KEEP_KEYS = timedelta(hours=24)
 NAME = "housekeeping"
@@ -91,6 +91,9 @@ def _wake_forgotten() -> None:
     """Whatever is alive has an intent; a row that lost its own (a restored backup, say) gets it back."""
     asked = set(Intent.objects.values_list("kind", "key"))
     wanted = [(kind, cluster.uid) for cluster in clusters_connected() for kind in (*COLLECTORS, CLUSTER_INTENT)]
+    wanted += [
+        (k, cluster.uid) for cluster in clusters_connected() if cluster.is_kubernetes for k in KUBERNETES_COLLECTORS
+    ]
     managed = Q(kind__in=KINDS_MANAGED)
     new_wish = Q(generation__gt=F("observed_generation")) | Q(delete_requested_at__isnull=False)
     moving = Q(phase__in=GROUP_WORKING | {GroupPhase.DEGRADED})

@@ -1,4 +1,4 @@
-"""Slurm: the whole queue and all nodes in bulk reads, compared with their mirrors; each leased, never twice at once."""
+"""Schedulers: whole queues and all nodes in bulk reads, compared with mirrors; each leased, never twice at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from apps.catalog.selectors import type_by_name
 from apps.clusters import observations as cluster_observations
 from apps.clusters.models import Cluster
 from apps.clusters.observations import SeenNode
@@ -26,13 +27,14 @@ from apps.jobs.rules import is_final_state
 from apps.jobs.selectors import attempts_placed
 from apps.jobs.shared_rows import shares_settle
 from apps.jobs.states import AttemptPhase
-from worker import doors
+from worker import doors, kube_doors
 from worker.collectors import READ, WRITTEN
 from worker.collectors.pace import next_period, too_early_s
 from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.errors import ProviderError
 from worker.providers.ports import Scheduler
+from worker.words import said_text
 
 UNREACHABLE_S = 10.0
 #: Jobs that left the queue are asked of accounting in one call; at most so many a tick, the rest next time.
@@ -98,6 +100,7 @@ def seen_of(job: v.SchedulerJob, parts: Sequence[v.SchedulerJob] = ()) -> Seen:
         exit_code=job.exit_code,
         signal=job.signal,
         time_limit_min=job.time_limit_min,
+        why=said_text(job.why) if job.why is not None else "",
     )
 
 
@@ -146,6 +149,9 @@ def queue(uid: str) -> Outcome:
             READ.labels("slurm_queue").inc(len(read.jobs))
             written, skipped = _compare(cluster, scheduler, memory, read, attempts)
         written += _settle(cluster, scheduler, memory)
+        if cluster.is_kubernetes:
+            # Without Kueue nobody lets a whole job begin but the portal.
+            kube_doors.kubernetes_for(cluster).let_in()
     except ProviderError as error:
         cluster_observations.cluster_unreachable(cluster, str(error))
         return again(UNREACHABLE_S)
@@ -305,6 +311,12 @@ def _queue_period(reading: Mapping[str, Any], read: v.QueueRead, attempts: Seque
     )
 
 
+def _gpu_type(instance_type: str) -> str:
+    """The word for a node's GPUs by the type of its machine, where the scheduler has none."""
+    known = type_by_name(instance_type.removeprefix("ml.")) if instance_type else None
+    return known.gpu_type if known is not None else ""
+
+
 def nodes(uid: str) -> Outcome:
     """Read all nodes and write those that differ."""
     cluster = _open(uid)
@@ -328,7 +340,7 @@ def nodes(uid: str) -> Outcome:
                 name=n.name,
                 state=n.state,
                 flags=n.flags,
-                gpu_type=n.gpu_type,
+                gpu_type=n.gpu_type or _gpu_type(n.instance_type),
                 gpus=n.gpus,
                 gpus_used=n.gpus_used,
                 cpus=n.cpus,
@@ -337,6 +349,8 @@ def nodes(uid: str) -> Outcome:
                 partitions=n.partitions,
                 address=n.address,
                 provider_id=n.instance_id,
+                instance_type=n.instance_type.removeprefix("ml."),
+                labels=dict(n.labels),
             )
             for n in read.nodes
         ],

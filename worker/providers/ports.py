@@ -10,6 +10,7 @@ from worker.providers import capacity_values as cv
 from worker.providers import cluster_values as kv
 from worker.providers import storage_values as sv
 from worker.providers import values as v
+from worker.providers.workload_values import WorkloadSubmit
 
 
 class Compute(Protocol):
@@ -86,7 +87,10 @@ class Compute(Protocol):
 
 
 class Scheduler(Protocol):
-    """One Slurm controller through slurmrestd. Raises only ``worker.providers.errors``."""
+    """One Slurm controller through slurmrestd, or one Kubernetes API. Raises only ``worker.providers.errors``.
+
+    States are Slurm's words whoever answers; what a scheduler cannot do is ``Unsupported`` with a sentence.
+    """
 
     def info(self) -> v.SchedulerInfo:
         """Ping and negotiate: the highest REST version both sides speak."""
@@ -129,8 +133,11 @@ class Scheduler(Protocol):
         """
         ...
 
-    def submit(self, request: v.SubmitRequest) -> v.SubmitReceipt:
-        """Submit once, never retried here. ``InvalidRequest`` when Slurm refuses, ``Unavailable`` when in doubt."""
+    def submit(self, request: v.SubmitRequest | WorkloadSubmit) -> v.SubmitReceipt:
+        """Submit once, never retried here. ``InvalidRequest`` when it is refused, ``Unavailable`` when in doubt.
+
+        Slurm takes the one kind of request, Kubernetes the other, and there asking again completes what was begun.
+        """
         ...
 
     def cancel(self, scheduler_id: str) -> None:

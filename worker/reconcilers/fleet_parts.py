@@ -18,6 +18,7 @@ from worker.engine import DONE, Outcome, again
 from worker.providers import values as v
 from worker.providers.aws.sources import placement_group_of
 from worker.providers.ports import Compute
+from worker.words import said_text as said_text
 
 NEXT_S = 0.2
 WATCH_S = 60.0
@@ -73,11 +74,6 @@ def choices_of(fleet: Fleet) -> list[tuple[str, str]]:
     types = dict.fromkeys([fleet.instance_type, *fleet.other_instance_types])
     subnets = dict.fromkeys([fleet.subnet_id, *fleet.other_subnet_ids])
     return [(kind, subnet) for kind in types for subnet in subnets]
-
-
-def said_text(text: v.Text) -> str:
-    """A provider's sentence as one to store."""
-    return said(text.template, **{k: said_text(f) if isinstance(f, v.Text) else f for k, f in text.facts.items()})
 
 
 def fail(fleet: Fleet, message: str) -> Outcome:

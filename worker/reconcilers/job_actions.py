@@ -129,7 +129,8 @@ def _failed(action: JobAction, error: ProviderError) -> Outcome:
     if waits or (isinstance(error, Unavailable) and action.kind in REPEATABLE):
         obs.action_unsent(action, str(error))
         raise error
-    if isinstance(error, AccessDenied) and (action.asked_by == HEALTH or error.code not in DENIED):
+    is_refused = error.code in DENIED or (action.job.cluster.is_kubernetes and error.code == "Forbidden")
+    if isinstance(error, AccessDenied) and (action.asked_by == HEALTH or not is_refused):
         # Whatever a fault asks for is asked until it is taken, as the stop of a whole attempt is.
         obs.action_unsent(action, _words(action, error))
         raise error

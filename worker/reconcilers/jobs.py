@@ -2,7 +2,8 @@
 
 Submitting has no key in Slurm. So: SUBMITTING is committed before the call, the attempt's uid goes
 into ``comment``, and an attempt that is found SUBMITTING at the start of a visit (a crash, a
-time-out) is searched for by that comment before anything is sent again.
+time-out) is searched for by that comment before anything is sent again. On Kubernetes the names of
+all objects are made from the attempt's uid, so there it is sent again at once.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from apps.jobs.states import ATTEMPT_ENDED, AttemptPhase, JobOrigin, JobPhase
 from worker import doors
 from worker.collectors.slurm import seen_of
 from worker.engine import DONE, Outcome, again
-from worker.jobscript import submit_request
 from worker.providers.errors import AccessDenied, InvalidRequest, NotFound, ProviderError
 from worker.providers.ports import Scheduler
 from worker.providers.values import SchedulerJob
+from worker.submission import submission
 
 POLL_S = 5.0
 #: How long after a submit call began its job may still turn up; longer than the call's own time-out.
@@ -143,7 +144,7 @@ def _send(job: Job, attempt: Attempt, scheduler: Scheduler) -> Outcome:
         obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", said(text, **facts))
         return again(0)
     try:
-        receipt = scheduler.submit(submit_request(job, attempt))
+        receipt = scheduler.submit(submission(job, attempt))
     except InvalidRequest as error:
         obs.attempt_end(attempt, AttemptPhase.REFUSED, "Refused", _refused_words(attempt, error))
         return again(0)
@@ -198,6 +199,11 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     The search goes as the cluster's own user: it must not hang on what a person's token needs.
     """
     since = attempt.submit_started_at or attempt.created_at
+    if job.cluster.is_kubernetes and job.stop_kind != "cancel":
+        # Names are the attempt's own: asked again, what is there is found and what is missing is made.
+        if not obs.attempt_submit_again(attempt):
+            return again(1)
+        return _send(job, attempt, doors.scheduler_for(job.cluster))
     own = doors.scheduler_for(job.cluster)
     found = own.jobs_by_comment(attempt.uid, since - timedelta(minutes=5), user_name=job.slurm_user)
     if found:
@@ -408,6 +414,9 @@ def _settle(job: Job, attempt: Attempt) -> Outcome:
         reason = "LaunchFailure"
     elif phase == AttemptPhase.FAILED and attempt.signal:
         reason, message = "Signal", said(_("signal %(number)s"), number=attempt.signal)
+    if attempt.observed_words and phase != AttemptPhase.SUCCEEDED and not attempt.stop_reason and not attempt.array:
+        # The scheduler has a sentence of its own: the limit that was exceeded, the node that was lost.
+        message = attempt.observed_words
     obs.attempt_end(attempt, phase, reason, message)
     return again(0)
 

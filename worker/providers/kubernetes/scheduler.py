@@ -90,6 +90,21 @@ class KubernetesScheduler:
         """What the server serves."""
         return self.informer.served()
 
+    def rights(self, wanted: Iterable[tuple[str, str, str]]) -> dict[str, bool]:
+        """What of these (verb, resource with its subresource, group) we may do, by "verb resource"."""
+        found: dict[str, bool] = {}
+        for verb, resource, group in wanted:
+            plural, _sep, sub = resource.partition("/")
+            attributes = {"verb": verb, "group": group, "resource": plural, "subresource": sub}
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            }
+            answer = self.caller.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+            found[f"{verb} {resource}"] = bool((answer.get("status") or {}).get("allowed"))
+        return found
+
     def partitions(self) -> tuple[v.Partition, ...]:
         """The LocalQueues of our teams' namespaces; every one of them may reach every node."""
         known = self.informer.look()

@@ -20,6 +20,7 @@ from worker.providers.slurm.options import has_instants
 from worker.providers.slurm.rest import Params, Rest
 from worker.providers.slurm.server_clock import ServerClock
 from worker.providers.slurm.versions import CAN_REQUEUE, SILENT_KILLS, VERSIONS
+from worker.providers.workload_values import WorkloadSubmit
 
 #: How far back accounting is searched for a comment when the caller does not say.
 ACCOUNTING_WINDOW = timedelta(days=7)
@@ -212,12 +213,14 @@ class SlurmScheduler:
 
     # --- verbs -----------------------------------------------------------------------------------
 
-    def submit(self, request: v.SubmitRequest) -> v.SubmitReceipt:
+    def submit(self, request: v.SubmitRequest | WorkloadSubmit) -> v.SubmitReceipt:
         """Submit once, never retried here. ``InvalidRequest`` when Slurm refuses, ``Unavailable`` when in doubt.
 
         Where the site lets jobs beyond a partition's limits wait (EnforcePartLimits=NO), the job exists and the
         receipt's warnings say what Slurm said.
         """
+        if isinstance(request, WorkloadSubmit):
+            raise e.InvalidRequest("a workload of Kubernetes is nothing that Slurm runs", source=se.SOURCE)
         options = [*request.options, *(option for part in request.parts for option in part.options)]
         if has_instants(options):
             self._clock.check()

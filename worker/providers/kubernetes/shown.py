@@ -1,0 +1,49 @@
+"""The objects of a submit as people read them: YAML, with nothing secret and the runner's source left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from worker.providers.errors import InvalidRequest
+from worker.providers.kubernetes.manifest import prepared, read_manifest
+from worker.providers.kubernetes.render import render
+from worker.providers.kubernetes.yaml_text import Unreadable
+from worker.providers.workload_values import WorkloadSubmit
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as a block, as people write it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Nothing is written as a reference to something above."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in data else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def objects_text(request: WorkloadSubmit, *, hidden: str) -> str:
+    """All objects in the order in which they are made. Raises InvalidRequest where they cannot be written."""
+    if request.manifest:
+        manifest = read_manifest(request.manifest)
+        if manifest.problem is not None:
+            raise InvalidRequest(str(manifest.problem), source="kubernetes")
+        names = {"job": request.job_uid, "attempt": request.uid, "team": request.team, "owner": request.owner}
+        try:
+            return prepared(manifest, **names, queue=request.queue).text
+        except Unreadable as error:
+            raise InvalidRequest(str(error.problem), source="kubernetes") from error
+    if request.spec is None:
+        raise InvalidRequest("there is neither a workload nor a manifest", source="kubernetes")
+    secret = dict.fromkeys(request.spec.secret_environment, hidden)
+    runner = f"# {hidden}\n" if request.spec.runner else ""
+    objects = render(replace(request.spec, secret_environment=secret, runner=runner), request.kind)
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=110, explicit_start=True, allow_unicode=True)

@@ -1,0 +1,159 @@
+"""An attempt as a Kubernetes workload: the same job as for Slurm, in pods, with the runner beside its script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+
+from apps.clusters.kube_models import KubernetesSettings
+from apps.clusters.kube_selectors import kubernetes_of, place_of
+from apps.clusters.kube_states import WorkloadKind
+from apps.clusters.models import Cluster, Node
+from apps.clusters.states import ClusterKind, NodePhase
+from apps.jobs.array_rules import array_of
+from apps.jobs.ingest import ingest_token
+from apps.jobs.models import Attempt, Job
+from worker.jobscript import runner_source
+from worker.providers.errors import InvalidRequest
+from worker.providers.kubernetes.names import ARRAY
+from worker.providers.workload_values import ClaimMount, TopologyWish, WorkloadSpec, WorkloadSubmit
+
+#: Where a job without a mount writes; it goes with its pods.
+NO_MOUNT = "/tmp/quarterdeck"  # noqa: S108
+#: What a pod gets of a node's CPUs and memory where a job asks for whole GPUs and says nothing else: the kubelet, the
+#: node's own pods and the page cache need the rest.
+_SHARE = 0.9
+
+
+def workload_submit(job: Job, attempt: Attempt) -> WorkloadSubmit:
+    """Everything the cluster needs. Raises InvalidRequest for a cluster without settings."""
+    known = kubernetes_of(job.cluster)
+    if known is None:
+        raise InvalidRequest(f"nobody said how to reach the Kubernetes of {job.cluster.name}", source="portal")
+    place = place_of(job.cluster, job.team)
+    common: dict[str, Any] = {
+        "uid": attempt.uid,
+        "job_uid": job.uid,
+        "name": job.name,
+        "team": job.team.slug,
+        "owner": job.owner_name,
+        "namespace": place.namespace,
+        "queue": place.queue if known.scheduler != "plain" else "",
+    }
+    if job.manifest:
+        return WorkloadSubmit(**common, manifest=job.manifest)
+    kind = job.workload_kind if job.workload_kind not in ("", WorkloadKind.MANIFEST) else WorkloadKind.INDEXED_JOB
+    spec = _spec(job, attempt, known, common["namespace"], common["queue"])
+    return WorkloadSubmit(**common, kind=str(kind), spec=spec)
+
+
+def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str, queue: str) -> WorkloadSpec:
+    mounts = tuple(_mount(row) for row in known.mounts)
+    directory = working_directory(job, known)
+    cpus, memory_mib = _share(job)
+    array = array_of(attempt.array) if attempt.array else None
+    excluded = tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes]))
+    level = known.topology_level
+    # A wish, not a condition: a job that stands apart is slower, one that never begins is no job.
+    topology = TopologyWish(level) if level and known.scheduler == "kueue" and job.nodes > 1 and not array else None
+    return WorkloadSpec(
+        name=job.name,
+        uid=attempt.uid,
+        job_uid=job.uid,
+        team=job.team.slug,
+        owner=job.owner_name,
+        namespace=namespace,
+        image=job.image or known.default_image,
+        nodes=job.nodes,
+        time_limit_min=job.time_limit_min,
+        script=job.script,
+        gpus_per_node=job.gpus_per_node,
+        gpu_type=job.gpu_type,
+        processes_per_node=job.tasks_per_node if job.tasks_per_node > 1 else 0,
+        cpus_per_node=cpus,
+        memory_mib=memory_mib,
+        instance_types=instance_types(job.cluster, job.gpu_type if job.gpus_per_node else ""),
+        environment=environment(job, attempt, directory),
+        secret_environment={"QD_INGEST_TOKEN": ingest_token(attempt.uid)},
+        annotations={ARRAY: attempt.array} if array else {},
+        scheduler=known.scheduler,
+        queue=queue,
+        priority_class=job.priority_class,
+        pod_priority_class=known.pod_priority_class,
+        topology=topology,
+        mounts=mounts,
+        array=array.tasks if array else (),
+        array_at_once=array.limit if array else 0,
+        auto_resume_retries=_auto_resume(job),
+        runner=runner_source().decode(),
+        service_account=known.service_account,
+        image_pull_secrets=tuple(str(name) for name in known.pull_secrets),
+        excluded_nodes=excluded,
+    )
+
+
+def environment(job: Job, attempt: Attempt, directory: str) -> dict[str, str]:
+    """What the script finds, the same as under Slurm; the token goes through a Secret."""
+    found = {
+        **{str(name): str(value) for name, value in job.environment.items()},
+        "QD_ATTEMPT": attempt.uid,
+        "QD_JOB": job.uid,
+        "QD_WORKING_DIRECTORY": directory,
+        "QD_CHECKPOINT_DIR": f"{directory}/checkpoints",
+        "QD_INGEST_URL": f"{settings.CONFIG.base_url}/api/v1/ingest/attempts/{attempt.uid}/events",
+        "KUBEFLOW_TRAINER_STATUS_URL": f"{settings.CONFIG.base_url}/api/v1/ingest/attempts/{attempt.uid}/status",
+    }
+    if attempt.resume_from:
+        found["QD_RESUME_FROM"] = attempt.resume_from
+    return found
+
+
+def working_directory(job: Job, known: KubernetesSettings) -> str:
+    """One folder a job on the first mount, the same for all its attempts; without a mount it lasts as long as a pod."""
+    first = next((row for row in known.mounts if not row.get("read_only")), None)
+    root = str(first["path"]).rstrip("/") if first else NO_MOUNT
+    return f"{root}/{job.team.slug}/{job.uid}"
+
+
+def _mount(row: Mapping[str, Any]) -> ClaimMount:
+    return ClaimMount(
+        claim=str(row["claim"]),
+        path=str(row["path"]),
+        sub_path=str(row.get("sub_path") or ""),
+        is_read_only=bool(row.get("read_only")),
+    )
+
+
+def instance_types(cluster: Cluster, gpu_type: str) -> tuple[str, ...]:
+    """The types of the cluster's nodes that have this GPU: pods go nowhere else; none known: the cluster decides."""
+    if not gpu_type:
+        return ()
+    rows = (
+        Node.objects.filter(cluster=cluster, gpu_type=gpu_type).exclude(instance_type="").exclude(phase=NodePhase.GONE)
+    )
+    return tuple(sorted(set(rows.values_list("instance_type", flat=True))))
+
+
+def _share(job: Job) -> tuple[int, int]:
+    """CPUs and memory of each pod: as asked; a job of whole GPUs that asks for less gets its part of the node."""
+    cpus = max(job.cpus_per_task * job.tasks_per_node, 1)
+    memory_mib = job.memory_per_node_mib
+    if not job.gpus_per_node or memory_mib:
+        return cpus, memory_mib
+    rows = Node.objects.filter(cluster=job.cluster, gpus__gte=job.gpus_per_node, memory_mib__gt=0)
+    rows = rows.exclude(phase=NodePhase.GONE)
+    if job.gpu_type:
+        rows = rows.filter(gpu_type=job.gpu_type)
+    smallest = rows.order_by("memory_mib").values_list("gpus", "memory_mib").first()
+    if smallest is None:
+        return cpus, 0
+    gpus, whole_mib = smallest
+    return cpus, int(whole_mib * _SHARE * job.gpus_per_node / gpus)
+
+
+def _auto_resume(job: Job) -> int:
+    """HyperPod resumes PyTorchJobs by itself where it was told to repair its nodes; attempts beyond that are ours."""
+    recovers = job.cluster.kind == ClusterKind.HYPERPOD_EKS and job.cluster.settings.get("recovers")
+    return 1 if recovers and job.workload_kind == WorkloadKind.PYTORCHJOB and job.max_recoveries else 0
