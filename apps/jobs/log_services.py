@@ -13,6 +13,7 @@ from django.utils.translation import gettext_noop as _
 
 from apps.audit.models import Event
 from apps.audit.services import event
+from apps.clusters.states import KINDS_KUBERNETES
 from apps.core import clock
 from apps.core.said import said
 from apps.intents.services import intent_ask
@@ -145,6 +146,9 @@ def attempts_to_roll(most: int = 50) -> list[str]:
 
 def needs_its_file(attempt: Attempt) -> bool:
     """Whether nobody but the shared file system can say what it printed: it runs, and no runner has been heard."""
+    # Kubernetes has no such file: there the pods are asked.
+    if attempt.job.cluster.is_kubernetes:
+        return False
     if attempt.array or attempt.started_at is None or clock.now() - attempt.started_at < RUNNER_HEARD:
         return False
     return not RunnerStream.objects.filter(attempt=attempt).exclude(role=FILE_ROLE).exists()
@@ -155,6 +159,7 @@ def attempts_to_read(most: int = 50) -> list[str]:
     now = clock.now()
     fresh = Q(ended_at__isnull=True) | Q(ended_at__gt=now - timedelta(minutes=15))
     rows = Attempt.objects.filter(fresh, started_at__lt=now - RUNNER_HEARD, streams__isnull=True, array="")
+    rows = rows.exclude(job__cluster__kind__in=KINDS_KUBERNETES)
     return list(rows.exclude(scheduler_id="").order_by("-started_at").values_list("uid", flat=True)[:most])
 
 

@@ -237,6 +237,8 @@ class RunnerStream(models.Model):
     """One runner process and how far its events have arrived.
 
     ``rank`` is set where a runner stands for one rank of a distributed job; ``log_bytes`` is all output it reported.
+    The role "pod" is a container whose output is read from its cluster: ``cursor`` is the timestamp of the last line
+    and, behind "#", how many lines of that instant were taken; ``exit_code`` is set once all of it was read.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="streams")
@@ -251,6 +253,7 @@ class RunnerStream(models.Model):
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     exit_code = models.IntegerField(null=True, blank=True)
     lost_events = models.PositiveIntegerField(default=0)
+    cursor = models.CharField(max_length=60, blank=True, default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "runner_id"], name="jobs_one_stream_per_runner")]

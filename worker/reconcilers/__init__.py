@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.collectors import ec2, exporters, outside, slurm, starts
+from worker.collectors import ec2, exporters, happenings, kube_sweep, outside, pod_logs, slurm, starts
 from worker.collectors import reservations as reserved
 from worker.engine import Reconciler
 from worker.reconcilers import (
@@ -41,6 +41,9 @@ RECONCILERS: Mapping[str, Reconciler] = {
     "cluster.nodes": slurm.nodes,
     "cluster.outside": outside.follow,
     "cluster.starts": starts.predict,
+    "cluster.happenings": happenings.tell,
+    "cluster.pod_logs": pod_logs.read,
+    "cluster.sweep": kube_sweep.sweep,
     "cluster.exporters": exporters.read_all,
     "cluster.queues": kueue.reconcile,
     "cluster.reconcile": managed.reconcile,

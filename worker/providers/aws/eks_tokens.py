@@ -65,10 +65,3 @@ class EksTokens:
             for key in [key for key, (at, _token) in self._kept.items() if now - at > 2 * RENEW_S]:
                 del self._kept[key]
         return kept[1]
-
-
-def eks_server(access: CloudAccess, cluster_name: str) -> tuple[str, str]:
-    """The address of a cluster's API server and its authority in base64, "" while AWS has none. NotFound."""
-    with aws_call("DescribeCluster"):
-        told = reading_client(access, "eks").describe_cluster(name=cluster_name)["cluster"]
-    return str(told.get("endpoint") or ""), str((told.get("certificateAuthority") or {}).get("data") or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from worker.providers import values as v
@@ -18,11 +18,13 @@ from worker.providers.kubernetes.ends import Scene
 from worker.providers.kubernetes.errors import SOURCE
 from worker.providers.kubernetes.informer import Informer, Known
 from worker.providers.kubernetes.many import jobs_of
-from worker.providers.kubernetes.reason_values import Reason, Rival
+from worker.providers.kubernetes.reason_values import Reason
 from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.kubernetes.resources import NODES, PODS, WORKLOADS, Served
+from worker.providers.kubernetes.rivals import who_of
 from worker.providers.kubernetes.submit import Submitter
-from worker.providers.kubernetes.works import MANIFEST, Roots, Thing, Work, attempt_of, controller_of, gather, split_id
+from worker.providers.kubernetes.told import ContainerLog, Told, logs_of, tellings
+from worker.providers.kubernetes.works import MANIFEST, Thing, Work, attempt_of, gather, split_id
 from worker.providers.workload_values import KUEUE, PLAIN, WorkloadSubmit
 
 #: The kinds whose changes can make a job look different.
@@ -182,37 +184,7 @@ class KubernetesScheduler:
             about = event.get("involvedObject") or {}
             if event.get("reason") in ("TaintManagerEviction", "NodeNotReady"):
                 events.setdefault((str(about.get("namespace") or ""), str(about.get("name") or "")), []).append(event)
-        return Scene(self._clock(), self.caller.skew_s, self._who(known), waits, events)
-
-    def _who(self, known: Known) -> Callable[[str, str], Rival | None]:
-        """Whose job stands behind the uid of a Workload, or that of the job itself."""
-        roots = Roots(known, gone=True)
-        workloads = {
-            str(w["metadata"].get("uid")): w
-            for w in (*known.gone.get("Workload", {}).values(), *known.of("Workload").values())
-        }
-
-        def find(workload_uid: str, job_uid: str) -> Rival | None:
-            queued = workloads.get(workload_uid)
-            thing = roots.by_uid(job_uid)
-            if thing is None and queued is not None:
-                thing = roots.by_uid(str((controller_of(queued) or {}).get("uid") or ""))
-            if thing is None and queued is None:
-                return None
-            head = (thing or queued or {})["metadata"]
-            notes, labels = head.get("annotations") or {}, head.get("labels") or {}
-            team = notes.get(names.LABEL_TEAM) or labels.get(names.LABEL_TEAM) or head.get("namespace") or ""
-            spec = (queued or {}).get("spec") or {}
-            priority = spec.get("priority")
-            named = labels.get("kueue.x-k8s.io/priority-class")
-            told = str(priority) if priority is not None else "0"
-            return Rival(
-                str(notes.get(f"{names.PREFIX}/name") or head.get("name") or ""),
-                str(team),
-                f"{named} ({told})" if named else told,
-            )
-
-        return find
+        return Scene(self._clock(), self.caller.skew_s, who_of(known), waits, events)
 
     # --- single jobs
 
@@ -451,13 +423,34 @@ class KubernetesScheduler:
                 actions.evict(self.caller, pod, grace_s)
         return len(left)
 
-    def logs(self, namespace: str, pod: str, container: str, since: datetime | None, most_bytes: int) -> bytes:
-        """A container's output with a timestamp before each line, from ``since`` on (by whole seconds)."""
-        asked: dict[str, str | int] = {"timestamps": "true", "container": container, "limitBytes": most_bytes}
-        if since is not None:
-            at = since + timedelta(seconds=self.caller.skew_s)
-            asked["sinceTime"] = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return self.caller.text(PODS.path(namespace, pod, "log"), asked, most_bytes=most_bytes)
+    # --- what it tells beside
+
+    def tellings(self, since: int) -> tuple[int, list[Told]]:
+        """Events in words that came after the change ``since``, and the change to go on from; from memory."""
+        known = self.informer.look()
+        last = known.versions.get("Event", 0)
+        if last <= since:
+            return since, []
+        works = gather(known, gone=True)
+        return last, tellings(known, works, self._scene(known, works), since)
+
+    def logs_of(self, scheduler_ids: Collection[str]) -> list[ContainerLog]:
+        """Containers of these workloads whose output can be read."""
+        return logs_of(gather(self.informer.look()), scheduler_ids)
+
+    def log(self, one: ContainerLog, since: str, most_bytes: int) -> bytes:
+        """A container's output with a timestamp before each line, from the second of ``since`` on ("": all).
+
+        Raises NotFound once the pod is gone.
+        """
+        asked: dict[str, str | int] = {
+            "timestamps": "true",
+            "container": one.container,
+            "limitBytes": most_bytes,
+        }
+        if since:
+            asked["sinceTime"] = since.partition(".")[0].rstrip("Z") + "Z"
+        return self.caller.text(PODS.path(one.namespace, one.pod, "log"), asked, most_bytes=most_bytes)
 
 
 def _gone(scheduler_id: str, namespace: str, name: str, why: Reason) -> v.SchedulerJob:
