@@ -55,6 +55,7 @@ def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str,
     cpus, memory_mib = _share(job)
     array = array_of(attempt.array) if attempt.array else None
     excluded = tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes]))
+    efa, pages = network_devices(job)
     level = known.topology_level
     # A wish, not a condition: a job that stands apart is slower, one that never begins is no job.
     topology = TopologyWish(level) if level and known.scheduler == "kueue" and job.nodes > 1 and not array else None
@@ -83,6 +84,8 @@ def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str,
         priority_class=job.priority_class,
         pod_priority_class=known.pod_priority_class,
         topology=topology,
+        efa_per_node=efa,
+        hugepages_mib=pages,
         mounts=mounts,
         array=array.tasks if array else (),
         array_at_once=array.limit if array else 0,
@@ -134,6 +137,27 @@ def instance_types(cluster: Cluster, gpu_type: str) -> tuple[str, ...]:
         Node.objects.filter(cluster=cluster, gpu_type=gpu_type).exclude(instance_type="").exclude(phase=NodePhase.GONE)
     )
     return tuple(sorted(set(rows.values_list("instance_type", flat=True))))
+
+
+def network_devices(job: Job) -> tuple[int | None, int | None]:
+    """EFA devices and huge pages of each pod: by the type where nodes are not known yet, else none that no node has.
+
+    A pod that asks for what its nodes do not offer never begins.
+    """
+    rows = Node.objects.filter(cluster=job.cluster, gpus__gt=0).exclude(phase=NodePhase.GONE)
+    if job.gpu_type:
+        rows = rows.filter(gpu_type=job.gpu_type)
+    told = list(rows.values_list("labels", flat=True)[:1000])
+    if not told:
+        return None, None
+    efa = min(_number(labels, "capacity:efa") for labels in told)
+    pages = min(_number(labels, "capacity:hugepages") for labels in told)
+    return (None if efa else 0), (None if pages else 0)
+
+
+def _number(labels: Mapping[str, Any], key: str) -> int:
+    text = str(labels.get(key) or "0")
+    return int(text) if text.isdigit() else 0
 
 
 def _share(job: Job) -> tuple[int, int]:

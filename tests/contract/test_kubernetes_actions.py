@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.kube_site import WORKLOADS, KubeSite, kube_site, running_job, seen_in, until_state
+from tests.contract.kube_site import WORKLOADS, KubeSite, kube_site, now, running_job, seen_in, until_state
 from tests.kubernetes_site import until
 from worker.providers import errors as e
 from worker.providers import values as v
@@ -198,6 +198,12 @@ def test_a_gang_begins_as_a_whole_or_not_at_all(site: KubeSite) -> None:
     assert scheduler.let_in() == 1
     name = first.scheduler_id.rpartition("/")[2]
     assert site.caller.get(JOBS.path(site.namespace, name))["spec"]["suspend"] is False
+    # What has ended holds no room.
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    target = {"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}
+    site.status(JOBS, name, target, failed, startTime=now(), failed=1)
+    until_state(scheduler, first.scheduler_id, "FAILED")
+    assert scheduler.let_in() == 1
 
 
 # --- nodes

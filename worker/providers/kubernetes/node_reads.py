@@ -10,7 +10,7 @@ from typing import Any
 from worker.providers import values as v
 from worker.providers.kubernetes import names, quantities
 from worker.providers.kubernetes.decode import demand_of_pod
-from worker.providers.kubernetes.efa import EFA, GPU
+from worker.providers.kubernetes.efa import EFA, GPU, HUGEPAGES
 from worker.providers.kubernetes.ends import is_placed
 from worker.providers.kubernetes.informer import Known
 from worker.providers.kubernetes.kueue_reasons import condition
@@ -116,7 +116,10 @@ def capacity_of(node: Thing) -> Demand:
 
 
 def kept_labels(labels: Mapping[str, Any], node: Thing) -> dict[str, str]:
-    """Labels that say what the node is, how it is, and its taints as "taint:key" with their effect."""
+    """Labels that say what the node is, how it is, and its taints as "taint:key" with their effect.
+
+    "capacity:efa" and "capacity:hugepages" (MiB) are what pods can have of these.
+    """
     found = {key: str(labels[key]) for key in _KEPT_LABELS if labels.get(key)}
     found |= {str(key): str(value) for key, value in labels.items() if str(key).startswith(_HYPERPOD)}
     for row in as_list(at(node, "spec", "taints")):
@@ -124,6 +127,14 @@ def kept_labels(labels: Mapping[str, Any], node: Thing) -> dict[str, str]:
         found[f"taint:{taint.get('key')}"] = ":".join(
             str(part) for part in (taint.get("value"), taint.get("effect")) if part
         )
+    offered = as_map(at(node, "status", "allocatable"))
+    for name, key, unit in (("efa", EFA, 1), ("hugepages", HUGEPAGES, 1 << 20)):
+        try:
+            amount = int(quantities.parse(offered.get(key, 0)))
+        except ValueError:
+            continue
+        if amount:
+            found[f"capacity:{name}"] = str(amount // unit)
     capacity = as_map(at(node, "status", "capacity")).get(GPU)
     if capacity is not None and str(capacity) != str(as_map(at(node, "status", "allocatable")).get(GPU)):
         found["capacity:gpus"] = str(capacity)

@@ -41,7 +41,7 @@ def line_up(works: Mapping[str, Work], known: Known) -> Line:
     held = [work for work in works.values() if is_held_back(work)]
     # What may begin already but has not found its nodes yet has them as good as taken.
     for work in works.values():
-        if not is_held_back(work) and work.attempt and work.root is not None:
+        if not is_held_back(work) and work.attempt and work.root is not None and not _is_over(work.root):
             for one in _sets(work):
                 missing = one[1] - sum(is_live(pod) for pod in work.pods)
                 _place(one[0], [one[2]] * max(0, missing), rooms)
@@ -78,8 +78,14 @@ def is_held_back(work: Work) -> bool:
     if root is None or not work.attempt or work.parts or at(root, "metadata", "labels", QUEUE):
         return False
     suspended = at(root, "spec", "suspend") or at(root, "spec", "runPolicy", "suspend")
-    is_over = any(condition(root, name).get("status") == "True" for name in ("Complete", "Completed", "Failed"))
-    return bool(suspended) and not is_over and not at(root, "metadata", "deletionTimestamp")
+    return bool(suspended) and not _is_over(root)
+
+
+def _is_over(root: Thing) -> bool:
+    ends = ("Complete", "Completed", "Succeeded", "Failed")
+    return bool(at(root, "metadata", "deletionTimestamp")) or any(
+        condition(root, name).get("status") == "True" for name in ends
+    )
 
 
 def _turn(work: Work) -> tuple[int, str, str]:
