@@ -216,7 +216,7 @@ def test_it_runs_on_its_nodes_and_succeeds(site: KubeSite) -> None:
 def fail(site: KubeSite, job: dict[str, Any], reason: str = "BackoffLimitExceeded") -> None:
     target = {"type": "FailureTarget", "status": "True", "reason": reason}
     failed = {"type": "Failed", "status": "True", "reason": reason}
-    site.status(JOBS, job["metadata"]["name"], target, failed, startTime=now(), failed=1)
+    site.status(JOBS, job["metadata"]["name"], target, failed, startTime=job["metadata"]["creationTimestamp"], failed=1)
 
 
 def test_it_fails_with_the_code_of_the_first_that_failed(site: KubeSite) -> None:
