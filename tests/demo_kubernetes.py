@@ -17,6 +17,7 @@ KINDS = [
     "jobset.x-k8s.io/v1alpha2 JobSet",
     "kubeflow.org/v1 PyTorchJob",
     "kueue.x-k8s.io/v1beta2 Workload",
+    "sagemaker.amazonaws.com/v1 HyperPodPyTorchJob",
 ]
 RIVAL = {"job": "asr-final", "team": "speech", "priority": "high"}
 OOM = said("%(container)s used more memory than its limit of %(limit)s and was killed.", container="main", limit="64Gi")
@@ -201,7 +202,9 @@ class _Kube(_Seed):
 def demo_kubernetes(rows: DemoRows) -> DemoRows:
     """Add the cluster and its jobs to the demo site."""
     from apps.costs.services import budget_set
+    from apps.jobs.kube_starters import KUBERNETES_STARTERS
     from apps.jobs.models import Job, RunnerStream
+    from apps.jobs.template_services import template_create
     from apps.quotas.services import quota_set
 
     seed = _Kube()
@@ -210,6 +213,8 @@ def demo_kubernetes(rows: DemoRows) -> DemoRows:
     quota_set(actor=admin, team=rows.teams["nlp"], gpus=240)
     budget_set(actor=admin, team=rows.teams["nlp"], usd_per_month=Decimal(140_000))
     kubernetes_cluster(rows, seed.now)
+    for name, content in KUBERNETES_STARTERS.items():
+        template_create(actor=admin, name=name, teams=[], content=content)
     job = seed.kube_job("vit-huge", 95, 2, workload_kind="jobset")
     attempt = seed.kube_start(job, 92, ["ip-10-2-0-1.ec2.internal", "ip-10-2-0-2.ec2.internal"])
     seed.train(attempt, 92, 0.1, 0, 9_000, 30_000)

@@ -103,6 +103,7 @@ def seed(database: Path) -> list[tuple[str, str, str]]:
         ("job-new-parts", "owner", f"/jobs/new?from={uid(Job, name='actor-learner')}"),
         ("job-new-kube", "owner", f"/jobs/new?from={uid(Job, name='vit-huge')}"),
         ("job-new-manifest", "owner", f"/jobs/new?from={uid(Job, name='grpo-rollout')}"),
+        ("job-new-hyperpod", "owner", "/jobs/new?template=hyperpod-elastic"),
         ("job-kube-manifest", "owner", f"/jobs/{uid(Job, name='grpo-rollout')}/config"),
         ("job-kube-runs", "owner", f"/jobs/{uid(Job, name='vit-huge')}"),
         ("job-kube-waits", "owner", f"/jobs/{uid(Job, name='clip-align')}"),

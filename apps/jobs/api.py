@@ -21,6 +21,7 @@ from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
 from apps.jobs.kube_api import kubernetes_members
+from apps.jobs.manifests import is_manifest
 from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.part_forms import part_members
@@ -291,7 +292,7 @@ def read_spec(
             raise NotFound(f"no template {name}")
         said = {key: value for key, value in body.items() if key in given}
         body = {**body, **with_defaults(said, template.defaults, name=template.name)}
-    if body.get("manifest"):
+    if body.get("manifest") or is_manifest(template):
         # Its size is counted from it.
         body = {"nodes": 1, "gpus_per_node": 0, "time_limit_min": 0, **body}
     missing = [key for key in needed if key not in body]

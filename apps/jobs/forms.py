@@ -10,11 +10,13 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
+from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import parse_array
 from apps.jobs.dependency_selectors import dependency_text
 from apps.jobs.kube_forms import IN_MANIFEST, KubernetesFields, kubernetes_values, scheduler_word, strange_fields
+from apps.jobs.manifests import is_manifest
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.option_forms import option_values
 from apps.jobs.part_forms import parts_text
@@ -275,8 +277,8 @@ class JobForm(KubernetesFields):
 
     @property
     def is_manifest(self) -> bool:
-        """Whether a person brought objects of their own."""
-        return self._raw("source") == "manifest"
+        """Whether objects of a person's own, or of a template's, take the place of a script."""
+        return self._raw("source") == "manifest" or is_manifest(self.chosen_template)
 
     @cached_property
     def given(self) -> tuple[str, list[FieldProblem]]:
@@ -391,6 +393,8 @@ class JobForm(KubernetesFields):
     def whole_spec(self) -> JobSpec:
         """The JobSpec of the fields that are valid; a preview fills the others with what changes no cost."""
         data = {"name": "unnamed", **self.fallbacks, **self.cleaned_data}
+        template = self.chosen_template
+        parameters = {n.removeprefix(PARAMETER): data.get(n, "") for n in self.parameters}
         if self.is_manifest:
             return JobSpec(
                 name=data["name"],
@@ -399,8 +403,10 @@ class JobForm(KubernetesFields):
                 time_limit_min=data["time_limit"],
                 dependency=data["dependency"],
                 manifest=self.given_manifest[0],
+                workload_kind=WorkloadKind.MANIFEST if template else "",
+                template=template,
+                template_parameters=parameters,
             )
-        template = self.chosen_template
         return JobSpec(
             name=data["name"],
             nodes=data["nodes"],
@@ -423,7 +429,7 @@ class JobForm(KubernetesFields):
             workload_kind=data["workload_kind"],
             priority_class=data["priority_class"].strip(),
             template=template,
-            template_parameters={n.removeprefix(PARAMETER): data.get(n, "") for n in self.parameters},
+            template_parameters=parameters,
         )
 
     def show(self, problems: Sequence[FieldProblem]) -> None:
@@ -456,7 +462,7 @@ def initial_from_job(job: Job) -> dict[str, Any]:
     """Form values that would submit the same again."""
     is_template = job.template is not None and job.template.is_enabled
     values: dict[str, Any] = {
-        "source": "manifest" if job.manifest else "template" if is_template else "script",
+        "source": "template" if is_template else "manifest" if job.manifest else "script",
         "manifest": job.manifest,
         "team": job.team.slug,
         "cluster": job.cluster.uid,

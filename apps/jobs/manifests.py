@@ -11,11 +11,12 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
-from apps.clusters.kube_selectors import place_of
-from apps.clusters.kube_states import WorkloadKind
+from apps.clusters.kube_selectors import kubernetes_of, place_of
+from apps.clusters.kube_states import KubeScheduler, WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
-from apps.jobs.models import Attempt, Job
+from apps.jobs.models import Attempt, Job, JobTemplate
+from apps.jobs.template_rules import fill_template, yaml_text
 from apps.teams.models import Team
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ManifestRead:
     """What a manifest asks for: ``nodes`` pods at the same time, each of at most ``gpus_per_node`` GPUs.
 
     Pods without GPUs do not count beside pods with some. ``time_limit_min`` is None where nothing in it ends it. All
-    counts are 0 while there are ``flaws``. ``objects`` are "Kind/name" in their order.
+    counts are 0 while there are ``flaws``. ``objects`` are "Kind/name" in their order. ``text`` is what was read.
     """
 
     flaws: tuple[Flaw, ...] = ()
@@ -70,6 +71,21 @@ class ManifestRead:
     cpus_per_node: int = 0
     memory_per_node_mib: int = 0
     time_limit_min: int | None = None
+    text: str = ""
+
+
+def is_manifest(template: JobTemplate | None) -> bool:
+    """Whether the text of a template is a manifest and no script."""
+    return template is not None and template.defaults.get("workload_kind") == WorkloadKind.MANIFEST
+
+
+def brought(spec: JobSpec) -> tuple[JobSpec, list[FieldProblem]]:
+    """The spec with the manifest that its template makes of the parameters, and what is wrong with those."""
+    kept = spec.template
+    if kept is None or not is_manifest(kept):
+        return spec, []
+    text, problems = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name, yaml_text)
+    return replace(spec, manifest=text), problems
 
 
 def read_text(data: bytes | str) -> tuple[str, tuple[Flaw, ...]]:
@@ -94,7 +110,7 @@ def manifest_read(text: str, cluster: Cluster, team: Team) -> ManifestRead:
         return ManifestRead(flaws=flaws)
     found: dict[str, Any] = dict(import_string(settings.MANIFEST_CHECK)(text, cluster, team))
     flaws = tuple(Flaw(**{**row, "text": str(row["text"])}) for row in found.pop("problems"))
-    return ManifestRead(**{**found, "flaws": flaws, "objects": tuple(found.get("objects", ()))})
+    return ManifestRead(**{**found, "flaws": flaws, "objects": tuple(found.get("objects", ())), "text": text})
 
 
 def counted(spec: JobSpec, read: ManifestRead) -> JobSpec:
@@ -121,7 +137,9 @@ def manifest_problems(spec: JobSpec, read: ManifestRead) -> list[FieldProblem]:
     problems = [FieldProblem("/manifest", flaw.code, flaw.words) for flaw in read.flaws]
     text = _("the manifest says this itself, and it is sent to the letter")
     problems += [FieldProblem(f"/{name}", "in-manifest", text) for name in SAID_BY_IT if getattr(spec, name)]
-    if spec.template is not None:
+    if spec.template is None and spec.workload_kind:
+        problems.append(FieldProblem("/workload_kind", "in-manifest", text))
+    if spec.template is not None and not is_manifest(spec.template):
         problems.append(FieldProblem("/template", "in-manifest", _("a manifest takes the place of a template")))
     if not read.flaws and read.time_limit_min is None and spec.time_limit_min < 1:
         words = _("nothing in the manifest ends it (activeDeadlineSeconds): say how long it may run")
@@ -139,14 +157,14 @@ class SentLine:
 
 def sent_lines(job: Job, attempt: Attempt) -> list[SentLine]:
     """The manifest of a job as this attempt sends it, the labels of its owner marked."""
-    place = place_of(job.cluster, job.team)
+    place, known = place_of(job.cluster, job.team), kubernetes_of(job.cluster)
     sent = import_string(settings.MANIFEST_SENT)(
         job.manifest,
         job=job.uid,
         attempt=attempt.uid,
         team=job.team.slug,
         owner=job.owner_name,
-        queue=place.queue,
+        queue="" if known is not None and known.scheduler == KubeScheduler.PLAIN else place.queue,
     )
     return lines_between(job.manifest.splitlines(), str(sent).splitlines())
 

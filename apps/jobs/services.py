@@ -36,7 +36,7 @@ from apps.jobs.dependency_models import JobDependency
 from apps.jobs.dependency_selectors import resolve_dependency
 from apps.jobs.identity import Submitter, acting_user, submitter_of
 from apps.jobs.kube_checks import check_scheduler, kubernetes_warnings, with_cluster_defaults
-from apps.jobs.manifests import ManifestRead, counted, manifest_problems, manifest_read
+from apps.jobs.manifests import ManifestRead, brought, counted, manifest_problems, manifest_read
 from apps.jobs.models import Attempt, Job, JobTemplate
 from apps.jobs.part_checks import check_parts
 from apps.jobs.part_rules import Part
@@ -140,9 +140,11 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
     if not can_submit_job(actor, team):
         raise Forbidden(_("you may not submit jobs for team %(team)s") % {"team": team.slug})
     warnings: list[str] = []
+    spec, unfilled = brought(spec)
     told, spec = spec, with_cluster_defaults(with_whole_nodes(spec, cluster), cluster)
-    problems = use_problems(told, team, cluster, gpus_taken=spec.gpus_per_node)
-    read = manifest_read(spec.manifest, cluster, team) if spec.manifest and cluster.is_kubernetes else None
+    problems = [*unfilled, *use_problems(told, team, cluster, gpus_taken=spec.gpus_per_node)]
+    takes = spec.manifest and cluster.is_kubernetes and not unfilled
+    read = manifest_read(spec.manifest, cluster, team) if takes else None
     if read is not None:
         problems += manifest_problems(told, read)
         spec = counted(spec, read)
@@ -151,11 +153,11 @@ def job_preview(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) ->
         text = _("--%(name)s takes whole nodes: all %(gpus)s GPUs of each are held")
         warnings.append(text % {"name": name, "gpus": spec.gpus_per_node})
     script = spec.script
-    if spec.template is not None:
+    if spec.template is not None and not spec.manifest:
         kept = spec.template
         script, found = fill_template(kept.script, kept.parameters, spec.template_parameters, kept.name)
         problems += found
-    script, found = check_script(script) if read is None else ("", [])
+    script, found = check_script(script) if not spec.manifest else ("", [])
     problems += found + ([] if cluster.is_kubernetes else refused_by_release(script, cluster.observed_version))
     warnings += kubernetes_warnings(script, cluster)
     sizes = check_fields(spec)
@@ -307,7 +309,7 @@ def job_of(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec, preview
         image=preview.image,
         workload_kind=preview.workload_kind,
         priority_class=spec.priority_class,
-        manifest=spec.manifest,
+        manifest=preview.manifest.text if preview.manifest is not None else "",
         max_recoveries=spec.max_recoveries,
         retry_rules=[rule.text for rule in parse_rules(spec.retry_rules)],
         retry_defaults=[dict(row) for row in preview.retry_defaults],
@@ -334,7 +336,7 @@ def job_submit(*, actor: Actor, team: Team, cluster: Cluster, spec: JobSpec) -> 
     job.uid = ids.new_uid("job")
     needed, _told, _found = resolve_dependency(actor, spec.dependency)
     with transaction.atomic():
-        if preview.manifest is not None and manifest_read(spec.manifest, fresh(cluster), team) != preview.manifest:
+        if preview.manifest is not None and manifest_read(job.manifest, fresh(cluster), team) != preview.manifest:
             text = _("the cluster's rules for manifests have changed this moment; look at it again")
             raise InvalidInput(text, problems=[FieldProblem("/manifest", "changed", text)])
         gpus_take(team, job.gpus, subject=job.uid)

@@ -39,9 +39,12 @@ def spec_of(job: Job) -> dict[str, Any]:
         "retry_rules": job.retry_rules,
         **{name: getattr(job, name) for name in ("image", "workload_kind", "priority_class") if getattr(job, name)},
     }
+    is_template = job.template is not None and job.template.is_enabled
     if job.manifest:
-        kept = ("team", "cluster", "name", "time_limit_min", "dependency")
-        return {**{name: body[name] for name in kept}, "manifest": job.manifest}
+        # Its size is counted from it, or from what the template makes.
+        body = {name: body[name] for name in ("team", "cluster", "name", "time_limit_min", "dependency")}
+        if not is_template:
+            return {**body, "manifest": job.manifest}
     if job.template is not None and job.template.is_enabled:
         template = job.template
         taken = unlocked(template.parameters, job.template_parameters)

@@ -91,6 +91,9 @@ def verdict_of(actor: Actor, form: JobForm) -> Verdict:
         if name in form.errors or (name == "script" and form["script"].value() in ("", None)):
             continue
         if name == "manifest" and preview.manifest is not None and preview.manifest.flaws:
+            if form.chosen_template is not None:
+                problems.append(problem.detail)
+                continue
             # Each stands beside the text, at its line.
             count = len(preview.manifest.flaws)
             text = ngettext("%(n)s problem, listed at its line", "%(n)s problems, listed at their lines", count)
@@ -240,6 +243,7 @@ class ReadScript(_NewJob):
         )
         said: dict[str, Any] = {"qd:fill": fill, "qd:scheduler": {"name": shown.scheduler}, "qd:preview": ""}
         if what == "template":
+            said["qd:manifest"] = {"is": form.is_manifest}
             said["qd:lock"] = {"names": form.locked, "words": _("Fixed by the template.")}
         response["HX-Trigger-After-Settle"] = json.dumps(said)
         return response
@@ -307,7 +311,8 @@ class PreviewJob(_NewJob):
                 for name in form.fields
                 if name not in _SILENT and (name not in form.parameters or name in request.POST)
             ],
-            "flaws": preview.manifest.flaws if preview and preview.manifest else (),
+            "flaws": preview.manifest.flaws if preview and preview.manifest and not form.chosen_template else (),
+            "is_flawed": bool(preview and preview.manifest and preview.manifest.flaws),
             "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
             "changes": changes,

@@ -16,7 +16,6 @@ from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem, Refusal
 from apps.core.forms import NamingForm
-from apps.jobs.kube_rules import WRITTEN
 from apps.jobs.models import Job
 from apps.jobs.template_fields import read_typed, typed
 from apps.jobs.template_rules import LABELS, MAX_PARAMETERS, Content, shown
@@ -165,8 +164,7 @@ class TemplateForm(NamingForm):
             if name == "cluster":
                 widget = forms.Select(choices=[("", "–"), *names])
             elif name == "workload_kind":
-                kinds = [(str(kind), WorkloadKind(kind).label) for kind in WRITTEN]
-                widget = forms.Select(choices=[("", _("Automatic")), *kinds])
+                widget = forms.Select(choices=[("", _("Automatic")), *WorkloadKind.choices])
             elif name in _LONG:
                 widget = forms.Textarea(attrs={"rows": 2, "spellcheck": "false", "autocapitalize": "off"})
             self.fields[f"d_{name}"] = forms.CharField(label=label, required=False, max_length=8000, widget=widget)
@@ -262,13 +260,14 @@ def content_from_job(job: Job) -> Content:
     Further parts are no field that a template has; the page says so.
     """
     defaults: dict[str, Any] = {"cluster": job.cluster.uid}
+    if job.manifest:
+        defaults |= {"workload_kind": str(job.workload_kind), "time_limit_min": job.time_limit_min}
+        return Content(title=job.name[:80], script=job.manifest, defaults=defaults)
     for name in LABELS:
         if name in ("cluster", "name"):
             continue
         value = getattr(job, name)
         # What was left to the cluster stays so.
-        if name == "workload_kind" and value not in WRITTEN:
-            continue
         if value not in ("", [], {}, 0) or name in ("gpus_per_node", "max_recoveries"):
             defaults[name] = value
     return Content(title=job.name[:80], script=job.script, defaults=defaults)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from apps.clusters.kube_states import WorkloadKind
 from apps.core.errors import FieldProblem
 from apps.jobs.array_rules import array_of
-from apps.jobs.kube_rules import MAX_IMAGE, WRITTEN, image_problem
+from apps.jobs.kube_rules import MAX_IMAGE, image_problem
 from apps.jobs.option_rules import FIELDS
 from apps.jobs.retry_rules import parse_rules
 from apps.jobs.sbatch import check_options
@@ -89,10 +91,24 @@ class Content:
 # --- filling -------------------------------------------------------------------------------------
 
 
+def yaml_text(text: str) -> str:
+    """Text as a value in YAML, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def quote_for(defaults: Mapping[str, Any]) -> Callable[[str], str]:
+    """How text is put into a template of these defaults: into a manifest as YAML, into a script for the shell."""
+    return yaml_text if defaults.get("workload_kind") == WorkloadKind.MANIFEST else shlex.quote
+
+
 def fill_template(
-    script: str, parameters: Sequence[Mapping[str, Any]], values: Mapping[str, Any], template: str = ""
+    script: str,
+    parameters: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Any],
+    template: str = "",
+    quote: Callable[[str], str] = shlex.quote,
 ) -> tuple[str, list[FieldProblem]]:
-    """The script with every ``{{ name }}`` replaced by a checked value; text is quoted for the shell.
+    """The script with every ``{{ name }}`` replaced by a checked value; text is quoted for the shell, or by ``quote``.
 
     A missing value takes the default; one of the wrong type, out of range, unknown or locked to another is a problem.
     ``template`` is the name that a refusal gives.
@@ -115,7 +131,7 @@ def fill_template(
             problems.append(FieldProblem(f"/template_parameters/{name}", "locked", text))
             continue
         try:
-            texts[name] = parameter_text(parameter, raw)
+            texts[name] = parameter_text(parameter, raw, quote)
         except ValueError as error:
             text = _("%(name)s: %(what)s") % {"name": name, "what": error}
             problems.append(FieldProblem(f"/template_parameters/{name}", "wrong-type", text))
@@ -153,7 +169,7 @@ def read_switch(raw: Any) -> bool:
     raise ValueError(_("must be true or false, not %(text)s") % {"text": repr(str(raw)[:40])})
 
 
-def parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
+def parameter_text(parameter: Mapping[str, Any], raw: Any, quote: Callable[[str], str] = shlex.quote) -> str:
     """A parameter's value as the script gets it, checked and quoted. Raises ValueError."""
     kind = parameter.get("type", "text")
     if kind == "switch":
@@ -161,7 +177,7 @@ def parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
     if raw is None or raw == "":
         if parameter.get("required", True):
             raise ValueError(_("a value is needed"))
-        return "" if kind in ("integer", "number") else "''"
+        return "" if kind in ("integer", "number") else quote("")
     if kind in ("integer", "number"):
         return _number_text(parameter, raw, is_whole=kind == "integer")
     if not isinstance(raw, str):
@@ -169,14 +185,14 @@ def parameter_text(parameter: Mapping[str, Any], raw: Any) -> str:
     if kind == "choice":
         if raw not in parameter.get("choices", []):
             raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(parameter.get("choices", []))})
-        return shlex.quote(raw)
+        return quote(raw)
     if "\n" in raw or "\x00" in raw or len(raw) > MAX_TEXT:
         raise ValueError(_("one line of at most 500 characters"))
     if kind == "path":
         if not _SAFE_PATH.match(raw):
             raise ValueError(_("a path of letters, digits and ./_- (variables such as ${HOME} are allowed)"))
-        return f'"{raw}"'
-    return shlex.quote(raw)
+        return quote(raw) if quote is yaml_text else f'"{raw}"'
+    return quote(raw)
 
 
 def _number_text(parameter: Mapping[str, Any], raw: Any, *, is_whole: bool) -> str:
@@ -335,8 +351,8 @@ def _check_default(name: str, value: Any) -> None:
             raise ValueError(_("one line of text, at most %(most)s") % {"most": _TEXT[name]})
         if name == "array" and value:
             array_of(value)
-        if name == "workload_kind" and value and value not in WRITTEN:
-            raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(WRITTEN)})
+        if name == "workload_kind" and value and value not in WorkloadKind.values:
+            raise ValueError(_("must be one of %(choices)s") % {"choices": ", ".join(WorkloadKind.values)})
         if name == "image" and value and (words := image_problem(value)):
             raise ValueError(words)
     elif name == "environment":

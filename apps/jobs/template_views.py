@@ -32,7 +32,7 @@ from apps.jobs.template_forms import (
     row_of,
 )
 from apps.jobs.template_models import JobTemplateVersion
-from apps.jobs.template_rules import KINDS, LABELS, Content, fill_template
+from apps.jobs.template_rules import KINDS, LABELS, Content, fill_template, quote_for
 from apps.jobs.template_selectors import (
     content_of,
     default_words,
@@ -316,7 +316,7 @@ class TemplatePreview(_TemplateForm):
         form.is_valid()
         content, problems = content_checked(self.actor, form.content())
         readable = [p for p in content.parameters if p.get("name")]
-        script, _found = fill_template(content.script, readable, {})
+        script, _found = fill_template(content.script, readable, {}, quote=quote_for(content.defaults))
         unread = [(form.fields[n].label, e[0]) for n, e in form.errors.items() if n.startswith("d_")]
         context = {"script": script, "problems": [_placed(p.pointer, p.detail, content) for p in problems] + unread}
         return render(request, "jobs/template_preview.html", context)

@@ -9,10 +9,11 @@
     /* The fields that the chosen template fixes, and the words that say so. */
     var fixed = { names: all("#fields [data-locked], #id_cluster[data-locked]").map(function (i) { return i.name; }), words: "" };
     function preview() { window.htmx.trigger(document.body, "qd:preview"); }
-    var scheduler = form.dataset.scheduler0;
+    var scheduler = form.dataset.scheduler0, fromTemplate = form.dataset.manifest0 === "1";
     /* A cluster shows the fields that its scheduler knows, a manifest says its size itself; what was typed stays. */
     function arrange() {
-      var isManifest = form.elements.source.value === "manifest";
+      var source = form.elements.source.value;
+      var isManifest = source === "manifest" || (source === "template" && fromTemplate);
       all("[data-scheduler], [data-no-manifest]").forEach(function (part) {
         var other = part.dataset.scheduler && part.dataset.scheduler !== scheduler;
         part.hidden = Boolean(other || (isManifest && "noManifest" in part.dataset));
@@ -88,6 +89,10 @@
     });
     document.body.addEventListener("qd:scheduler", function (event) {
       scheduler = event.detail.name;
+      arrange();
+    });
+    document.body.addEventListener("qd:manifest", function (event) {
+      fromTemplate = event.detail.is;
       arrange();
     });
     /* To the line of a flaw: the text is selected there and scrolled to. */

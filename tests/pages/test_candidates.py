@@ -154,6 +154,8 @@ def test_the_page_compares_and_takes_over_by_one_click(sign_in: SignIn, kube: De
     assert "as a request to Slurm" in text
     assert "as Kubernetes objects" in text
     assert "job/submit" in text
+    assert "kind: JobSet" in text or "kind: &quot;JobSet&quot;" in text or "kind: Job" in text
+    assert text.count("data-copy=") == 2, "each of the two can be copied"
     assert "has no h100" in text
     empty = client.post("/jobs/new/candidates", {**typed, "nodes": "many"}).content.decode()
     assert "Choose team, size" in empty

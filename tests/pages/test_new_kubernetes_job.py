@@ -88,6 +88,14 @@ def test_a_submit_stores_image_and_kind(sign_in: SignIn, filled: dict[str, str])
     assert any(row.endswith("kubernetes,jobset") for row in rows)
 
 
+def test_the_exact_request_are_the_objects(sign_in: SignIn, filled: dict[str, str]) -> None:
+    text = sign_in("owner").post("/jobs/new/request", filled).content.decode()
+    assert "jobset.x-k8s.io/v1alpha2" in text
+    assert IMAGE in text
+    assert "The objects in the order" in text
+    assert "X-SLURM" not in text
+
+
 def test_what_slurm_alone_knows_is_left_out_and_told(sign_in: SignIn, filled: dict[str, str]) -> None:
     script = "#!/bin/bash\n#SBATCH --switches=1\nsrun python train.py\n"
     typed = {**filled, "partition": "train", "slurm_options": "--switches=1", "script": script}
@@ -245,3 +253,34 @@ def test_slurm_takes_no_manifest(sign_in: SignIn, brought: dict[str, str], kube:
     typed = {**brought, "cluster": kube.clusters["ada"].uid, "time_limit": "1:00:00"}
     assert "runs Slurm" in sign_in("owner").post("/jobs/new/preview", typed).content.decode()
     assert sign_in("owner").post("/jobs/new", typed).status_code == 422
+
+
+def test_a_template_that_is_a_manifest_hides_the_size_and_fills_the_text(
+    sign_in: SignIn, filled: dict[str, str]
+) -> None:
+    client = sign_in("owner")
+    typed = {name: filled[name] for name in ("key", "team", "cluster")}
+    typed |= {"source": "template", "template": "hyperpod-elastic", "name": "grow", "time_limit": "2:00:00"}
+    shown = client.post("/jobs/new/read", {**typed, "what": "template"})
+    assert told(shown)["qd:manifest"] == {"is": True}
+    text = shown.content.decode()
+    assert 'name="p_most_nodes"' in text
+    values = {
+        **{"p_object_name": "grow", "p_image": "mine/torch:1", "p_program": "/fsx/a.py", "p_gpus": "8"},
+        **{"p_least_nodes": "1", "p_most_nodes": "2", "p_step_nodes": "1", "p_save_s": "60", "p_retries": "1"},
+        "p_claim": "fsx",
+    }
+    preview = client.post("/jobs/new/preview", {**typed, **values}).content.decode()
+    assert "2 pods with 16 GPUs" in preview
+    assert "Not yet possible" not in preview
+    assert client.post("/jobs/new", {**typed, **values}).status_code == 302
+    job = Job.objects.get(name="grow")
+    assert job.manifest.startswith("# Grows")
+    assert 'image: "mine/torch:1"' in job.manifest
+    again = client.get(f"/jobs/new?from={job.uid}").content.decode()
+    assert 'value="mine/torch:1"' in again
+    wrong = client.post("/jobs/new/preview", {**typed, **values, "p_image": "two words"}).content.decode()
+    assert "two words" in wrong
+    assert "Not yet possible" in wrong
+    script = client.post("/jobs/new/read", {**typed, "template": "torch-ddp", "what": "template"})
+    assert told(script)["qd:manifest"] == {"is": False}

@@ -11,6 +11,7 @@ from django.db import transaction
 
 from apps.costs.models import Budget
 from apps.costs.services import budget_set
+from apps.jobs.kube_starters import KUBERNETES_STARTERS
 from apps.jobs.models import JobTemplate
 from apps.jobs.template_services import template_create
 from apps.jobs.template_starters import STARTERS
@@ -64,7 +65,7 @@ class Command(BaseCommand):
                     quota_set(actor=system, team=team, gpus=gpus)
                 if not Budget.objects.filter(team=team).exists():
                     budget_set(actor=system, team=team, usd_per_month=usd)
-            for name, content in STARTERS.items():
+            for name, content in {**STARTERS, **KUBERNETES_STARTERS}.items():
                 if not JobTemplate.objects.filter(name=name).exists():
                     template_create(actor=system, name=name, teams=[], content=content)
             for person, slug, role in _MEMBERS:

@@ -158,6 +158,19 @@ def _pytorch_job(value: Values) -> list[PodSet]:
     ]
 
 
+def _hyperpod_job(value: Values) -> list[PodSet]:
+    # An elastic job may grow to its limit without another word, and spares stand by with GPUs of their own.
+    most = _count(value, "spec", "elasticPolicy", "maxReplicas", default=0)
+    rows = as_list(at(value, "spec", "replicaSpecs"))
+    found = []
+    for number, _replica in enumerate(rows):
+        base = ("spec", "replicaSpecs", number)
+        grown = max(_count(value, *base, "replicas"), _count(value, *base, "maxReplicas", default=0))
+        count = max(grown, most if len(rows) == 1 else 0) + _count(value, *base, "spares", default=0)
+        found.append(_one(value, count, *base, "template"))
+    return found
+
+
 def _training_runtime(value: Values) -> list[PodSet]:
     return _job_set_at(value, "spec", "template", "spec", is_runtime=True)
 
@@ -195,6 +208,7 @@ SHAPES: Mapping[tuple[str, str], Callable[[Values], list[PodSet]]] = {
     ("apps", "StatefulSet"): _replicas,
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     ("kubeflow.org", "PyTorchJob"): _pytorch_job,
+    ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): _hyperpod_job,
     ("trainer.kubeflow.org", "TrainJob"): _train_job,
     ("trainer.kubeflow.org", "TrainingRuntime"): _training_runtime,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,

@@ -58,6 +58,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "kubeflow.org": ("v1",),
     "trainer.kubeflow.org": ("v1alpha1",),
     "leaderworkerset.x-k8s.io": ("v1",),
+    "sagemaker.amazonaws.com": ("v1",),
     "kueue.x-k8s.io": ("v1beta2", "v1beta1"),
     "scheduling.volcano.sh": ("v1beta1",),
     "scheduling.run.ai": ("v2alpha2",),
