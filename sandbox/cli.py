@@ -139,6 +139,8 @@ def parser() -> argparse.ArgumentParser:
     short.add_argument("--group", default="", help="its name; without it any group")
     kinds.add_parser("lifecycle-fails", parents=[control, limits], help="HyperPod's lifecycle scripts fail")
 
+    _of_kubernetes(kinds, control, limits)
+
     faults = commands.add_parser("faults", parents=[control], help="list the faults in force")
     faults.add_argument("--json", action="store_true", dest="as_json")
     ended = commands.add_parser("clear", parents=[control], help="end a fault")
@@ -148,6 +150,37 @@ def parser() -> argparse.ArgumentParser:
     census = commands.add_parser("census", parents=[control], help="count what exists in the pretend account")
     census.add_argument("--json", action="store_true", dest="as_json")
     return top
+
+
+def _of_kubernetes(kinds: Any, control: argparse.ArgumentParser, limits: argparse.ArgumentParser) -> None:
+    back = kinds.add_parser("node-back", parents=[control], help="let a node that was cut off answer again")
+    back.add_argument("--node", required=True)
+    for name, words in (
+        ("pod-oom", "kill a container for its memory"),
+        ("pod-evict", "end a pod for its node's sake"),
+        ("pod-preempt", "let something urgent ask Kueue for a pod's place"),
+    ):
+        one = kinds.add_parser(name, parents=[control], help=words)
+        one.add_argument("--pod", required=True, metavar="NAMESPACE/NAME")
+        if name == "pod-oom":
+            one.add_argument("--container", help="default: the first")
+        if name == "pod-preempt":
+            one.add_argument("--lasts", type=_delay, help="seconds that it runs (default 30)")
+    pull = kinds.add_parser("image-pull", parents=[control, limits], help="images cannot be pulled")
+    pull.add_argument("--image", help="only this one")
+    called = argparse.ArgumentParser(add_help=False)
+    called.add_argument("--service", choices=("kubernetes",), default="kubernetes")
+    called.add_argument("--operation", help="only this call, for example watch-pods or list")
+    kinds.add_parser("unauthorized", parents=[control, called, limits], help="the API server knows no token")
+    cut = kinds.add_parser("watch-cut", parents=[control, called, limits], help="the API server cuts its watches")
+    cut.add_argument("--every", type=_delay, help="seconds that a watch lasts (default 5)")
+    kinds.add_parser("history-lost", parents=[control, called, limits], help="the API server answers 410")
+    away = kinds.add_parser("api-away", parents=[control], help="the API server does not answer")
+    skew = kinds.add_parser("clock-skew", parents=[control, limits], help="the API server's clock is wrong")
+    away.add_argument("--seconds", type=_delay, help="end after this time")
+    skew.add_argument("--ahead", type=float, help="seconds, negative for behind (default 300)")
+    for one in (away, skew):
+        one.add_argument("--cluster", help="only this cluster")
 
 
 def call(control_url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

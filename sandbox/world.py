@@ -81,6 +81,13 @@ FAULT_KINDS = (
     "unauthorized",
     "watch-cut",
     "history-lost",
+    "node-back",
+    "pod-oom",
+    "pod-evict",
+    "pod-preempt",
+    "image-pull",
+    "api-away",
+    "clock-skew",
 )
 
 #: PCI addresses of the 8 GPUs of a p5.48xlarge.
@@ -227,6 +234,17 @@ class World:
         """End a fault; unknown ones are ignored."""
         with self.lock:
             self.faults.pop(uid, None)
+
+    def fault_holds(self, kind: str, **match: object) -> Fault | None:
+        """The first fault of this kind in force, as ``fault_use`` finds it, without spending it."""
+        now = time.time()
+        with self.lock:
+            for fault in self.faults.values():
+                if fault.kind != kind or (fault.until is not None and fault.until <= now):
+                    continue
+                if all(fault.parameters.get(k) in (None, "", value) for k, value in match.items()):
+                    return fault
+        return None
 
     def fault_use(self, kind: str, **match: object) -> Fault | None:
         """The first fault of this kind in force whose parameters agree with ``match``, spent once; else None.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from sandbox.control import kube_faults
 from sandbox.world import FAULT_KINDS
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "unauthorized": frozenset({"service", "operation", "times", "seconds"}),
     "watch-cut": frozenset({"service", "operation", "every", "times", "seconds"}),
     "history-lost": frozenset({"service", "operation", "times", "seconds"}),
+    **kube_faults.FIELDS,
 }
 
 #: What AWS may plan for a machine, and reasons for which machines die while they start.
@@ -105,6 +107,15 @@ def inject(stack: Stack, asked: Mapping[str, Any]) -> Done:
         done = _xid(stack, given)
     elif kind == "node-loss":
         done = _node_loss(stack, given)
+    elif kind == "node-back":
+        done = _node_back(stack, given)
+    elif kind in ("pod-oom", "pod-evict", "pod-preempt"):
+        try:
+            done = Done(kube_faults.at_once(stack, kind, given))
+        except kube_faults.Wrong as error:
+            raise BadFault(str(error)) from None
+        except kube_faults.Missing as error:
+            raise NoSuchThing(str(error)) from None
     elif kind == "planned-event":
         done = _planned_event(stack, given)
     elif kind == "torn-checkpoint":
@@ -203,6 +214,15 @@ def _node_loss(stack: Stack, given: Mapping[str, Any]) -> Done:
     return Done(f"{name} is cut off; its instance stays running, with failed status checks.")
 
 
+def _node_back(stack: Stack, given: Mapping[str, Any]) -> Done:
+    name = _node(stack, given)
+    try:
+        stack.world.node_recover(name)
+    except KeyError:
+        raise NoSuchThing(f"node {name!r} has just left") from None
+    return Done(f"{name} answers again, its GPUs healthy.")
+
+
 def _planned_event(stack: Stack, given: Mapping[str, Any]) -> Done:
     code = str(given.get("code") or PLANNED[0])
     if code not in PLANNED:
@@ -274,6 +294,11 @@ def _lasting(stack: Stack, kind: str, given: Mapping[str, Any]) -> Done:
         if group := _word(given, "group"):
             parameters["group"] = group
         what = f"No machines for node group {group or 'of any name'}"
+    elif kind in kube_faults.FIELDS:
+        try:
+            parameters, what = kube_faults.lasting(kind, given)
+        except kube_faults.Wrong as error:
+            raise BadFault(str(error)) from None
     elif kind == "lifecycle-fails":
         what = "HyperPod's lifecycle scripts fail"
     else:

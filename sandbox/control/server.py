@@ -123,7 +123,12 @@ class ControlServer:
 
     def _html(self, name: str, status: int = 200, **values: Any) -> Response:
         text = self._pages.get_template(name).render(
-            **self._stack.state(), services=SERVICES, shapes=SHAPES, has_slurm=self._stack.slurm is not None, **values
+            **self._stack.state(),
+            services=SERVICES,
+            shapes=SHAPES,
+            has_slurm=self._stack.slurm is not None,
+            has_kubernetes=self._stack.kubernetes is not None,
+            **values,
         )
         return Response(text, status=status, content_type="text/html; charset=utf-8")
 

@@ -78,6 +78,9 @@ class Containers:
         """Images are not pulled, but one can fail to be. Raises Waiting."""
         if not _IMAGE.fullmatch(image):
             raise Waiting("InvalidImageName", f'couldn\'t parse image name "{image}": invalid reference format')
+        if self._cluster.world.fault_use("image-pull", image=image) is not None:
+            said = f'Back-off pulling image "{image}": ErrImagePull: failed to resolve reference "{image}": not found'
+            raise Waiting("ImagePullBackOff", said)
 
 
 def host_of(pod: Object) -> str:

@@ -26,8 +26,18 @@ class Broken(Exception):
 class Faults:
     """Asks the world what is to go wrong with a request. Operations are called ``list-pods``, ``list`` or ``pods``."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, cluster: str = "") -> None:
         self._world = world
+        self._cluster = cluster
+
+    def is_away(self) -> bool:
+        """Whether nothing is to be answered now."""
+        return self._world.fault_holds("api-away", cluster=self._cluster) is not None
+
+    def skew_s(self) -> float:
+        """How many seconds the cluster's clock is ahead."""
+        fault = self._world.fault_holds("clock-skew", cluster=self._cluster)
+        return 0.0 if fault is None else _number(fault, "ahead", 300.0)
 
     def _use(self, kind: str, verb: str, plural: str) -> Fault | None:
         for operation in (f"{verb}-{plural}", verb, plural):
@@ -38,6 +48,8 @@ class Faults:
 
     def strike(self, verb: str, plural: str, group: str, name: str) -> Broken | None:
         """Sleep, or raise ApiError or Broken, as the faults in force have it; a Broken to answer with afterwards."""
+        if self.is_away():
+            raise Broken(cut=True)
         if late := self._use("slow-api", verb, plural):
             time.sleep(_number(late, "delay", 5.0))
         if self._use("unauthorized", verb, plural):

@@ -56,7 +56,8 @@ class ClusterApi:
         self.settings = ReadSettings()
         self.store = Store(self.state_dir / "objects.sqlite3", history)
         self.registry = Registry(self.store)
-        self.writer = Writer(self.store, self.registry, clock)
+        faults = Faults(self.world, name)
+        self.writer = Writer(self.store, self.registry, lambda: clock() + faults.skew_s())
         self.access = Access(self.store, self.state_dir, name)
         self.logs = Logs(self.state_dir / "logs")
         self._end = threading.Event()
@@ -65,8 +66,8 @@ class ClusterApi:
             Reader(self.store, self.settings),
             self.access,
             Subresources(self.writer, self.access, self.logs),
-            Faults(self.world),
-            self._end.is_set,
+            faults,
+            lambda: self._end.is_set() or faults.is_away(),
         )
         self._collector = Collector(self.writer, self.registry, self._end.is_set)
         self.authority: Authority | None = None
@@ -219,6 +220,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Access lines would bury what the sandbox has to say."""
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The Date header goes by the cluster's clock."""
+        return super().date_time_string(self.server.api.writer.clock() if timestamp is None else timestamp)
+
+    def version_string(self) -> str:
+        """No word of what answers."""
+        return "kube-apiserver"
 
     def _any(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
