@@ -133,6 +133,7 @@ def _kubernetes(options: argparse.Namespace, world: World, aws: AwsServer) -> Es
         standing=not options.without_kubernetes,
         kueue=not options.without_kueue,
         port=options.kubernetes_port,
+        names=options.allowed_host,
     )
 
 

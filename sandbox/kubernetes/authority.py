@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,8 +21,10 @@ _LIFETIME = timedelta(days=3650)
 class Authority:
     """Kept in a folder, so that kubeconfigs outlive a restart; a kill between two writes leaves it to be made anew."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
         self._folder = folder
+        #: By what servers are called besides this machine's own names; the first is told where a host is any.
+        self.names = tuple(names)
         folder.mkdir(parents=True, exist_ok=True)
         self._pem = folder / "authority.pem"
         if not self._pem.exists():
@@ -41,17 +45,20 @@ class Authority:
 
     def context(self) -> ssl.SSLContext:
         """What a server on this machine speaks TLS with."""
-        path = self._folder / "server.pem"
+        mark = hashlib.sha256(",".join(self.names).encode()).hexdigest()[:8] if self.names else ""
+        path = self._folder / f"server{mark}.pem"
         if not path.exists():
             assert isinstance(self._key, ec.EllipticCurvePrivateKey)
-            _private(path, _made("kube-apiserver", (self._key, self._certificate)))
+            _private(path, _made("kube-apiserver", (self._key, self._certificate), self.names))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(path)
         return context
 
 
-def _made(name: str, issuer: tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None) -> bytes:
+def _made(
+    name: str, issuer: tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None, more: Sequence[str] = ()
+) -> bytes:
     """A key and its certificate in one PEM, signed by the issuer or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -73,7 +80,7 @@ def _made(name: str, issuer: tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
     if issuer is not None:
         addresses = [ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")]
         names: list[x509.GeneralName] = [x509.IPAddress(one) for one in addresses]
-        names.append(x509.DNSName("localhost"))
+        names += [x509.DNSName(one) for one in ("localhost", *more)]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     certificate = builder.sign(by_key, hashes.SHA256())
     secret = key.private_bytes(

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,10 +59,11 @@ class Estate:
         standing: bool = True,
         kueue: bool = True,
         port: int = 0,
+        names: Sequence[str] = (),
     ) -> None:
         self.world = world
         self.folder = state_dir / "kubernetes"
-        self.authority = Authority(self.folder)
+        self.authority = Authority(self.folder, names)
         self.clusters: dict[str, Cluster] = {}
         self._aws = aws
         self._host = host

@@ -109,6 +109,8 @@ class ClusterApi:
         if self._http is None:
             raise RuntimeError("the cluster is not served yet")
         host, port = self._http.server_address[:2]
+        if host == "0.0.0.0" and self.authority is not None:  # noqa: S104  (it is told, not opened)
+            host = next(iter(self.authority.names), "127.0.0.1")
         return f"{'http' if self.authority is None else 'https'}://{host!s}:{port}"
 
     @property
