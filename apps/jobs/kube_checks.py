@@ -58,7 +58,10 @@ def check_scheduler(spec: JobSpec, cluster: Cluster, for_slurm: Sequence[Wait]) 
 
 def _of_slurm(spec: JobSpec, cluster: Cluster) -> list[FieldProblem]:
     text = _("cluster %(name)s runs Slurm, which does not know this") % {"name": cluster.name}
-    given = ("image", "workload_kind", "priority_class", "manifest")
+    given: tuple[str, ...] = ("image", "workload_kind", "priority_class")
+    if spec.manifest:
+        text = _("cluster %(name)s runs Slurm, and a manifest is for Kubernetes") % {"name": cluster.name}
+        given = ("manifest",)
     return [FieldProblem(f"/{name}", "not-here", text) for name in given if getattr(spec, name)]
 
 

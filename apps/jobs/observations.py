@@ -198,7 +198,7 @@ def attempt_requeued_by_scheduler(attempt: Attempt) -> None:
 
 
 def attempt_stop(attempt: Attempt, reason: str, node: str = "") -> bool:
-    """Decide to end an attempt (NodeFailure, Requeued, Cancelled); the first reason stays. True when it was this."""
+    """End an attempt (NodeFailure, Requeued, Cancelled, TimeLimit); the first reason stays. True if it was."""
     with transaction.atomic():
         changed = Attempt.objects.filter(
             pk=attempt.pk,

@@ -131,6 +131,7 @@ _STOP_ENDS = {
     "Requeued": AttemptPhase.REQUEUED,
     "BlockEnds": AttemptPhase.REQUEUED,
     "Cancelled": AttemptPhase.CANCELLED,
+    "TimeLimit": AttemptPhase.TIMED_OUT,
 }
 RECOVERABLE = frozenset({AttemptPhase.NODE_FAILED, AttemptPhase.REQUEUED, AttemptPhase.LOST})
 

@@ -23,7 +23,7 @@ from apps.jobs.candidates import Candidate, Candidates, asked_by, candidates_for
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
 from apps.jobs.kube_forms import ON_KUBERNETES, image_fill
-from apps.jobs.manifests import manifest_read
+from apps.jobs.manifests import is_manifest, manifest_read
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
@@ -154,6 +154,7 @@ class NewJob(_NewJob):
                 raise NotFound(_("There is no template %(name)s.") % {"name": wanted})
             initial |= {"source": "template", "template": wanted}
             initial |= _filled_by(probe.templates[wanted])
+            initial |= _moved(probe, str(initial.get("cluster") or ""), probe.templates[wanted])
         cluster = probe.clusters.get(str(initial.get("cluster") or ""))
         initial |= image_fill(probe.clusters, cluster, str(initial.get("image") or ""))
         form = self.form(initial=initial)
@@ -205,6 +206,7 @@ class ReadScript(_NewJob):
         values = initial_from_sbatch(reading) if what != "cluster" else {}
         if what == "template" and form.chosen_template:
             values |= _filled_by(form.chosen_template)
+            values |= _moved(form, str(values.get("cluster") or data.get("cluster", "")), form.chosen_template)
         seen = _object(data.get("seen", "{}"))
         if what == "template" and data.get("name", "") not in ("", seen.get("name")) and "name" not in form.locked:
             # A name that a person gave stays; a template's is only a first word.
@@ -276,6 +278,14 @@ def _filled_by(template: JobTemplate) -> dict[str, Any]:
     return {"name": template.name, **read, **initial_from_template(template)}
 
 
+def _moved(form: JobForm, cluster: str, template: JobTemplate) -> dict[str, str]:
+    """A template that is a manifest moves the form to a cluster that can take it, where there is one."""
+    chosen = form.clusters.get(cluster)
+    if not is_manifest(template) or (chosen is not None and chosen.is_kubernetes):
+        return {}
+    return next(({"cluster": uid} for uid, one in form.clusters.items() if one.is_kubernetes), {})
+
+
 def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
@@ -312,13 +322,18 @@ class PreviewJob(_NewJob):
                 if name not in _SILENT and (name not in form.parameters or name in request.POST)
             ],
             "flaws": preview.manifest.flaws if preview and preview.manifest and not form.chosen_template else (),
-            "is_flawed": bool(preview and preview.manifest and preview.manifest.flaws),
+            "is_flawed": _is_flawed(form, preview),
             "offered": minutes_text(preview.offered_limit_min) if preview and preview.offered_limit_min else "",
             "last": last,
             "changes": changes,
             "is_anothers": last is not None and last.owner_id != self.actor.user_id,
         }
         return render(request, f"{TEMPLATE}#preview", context)
+
+
+def _is_flawed(form: JobForm, preview: Preview | None) -> bool:
+    """Whether there is a manifest of which no size is known."""
+    return form.is_manifest and preview is not None and (preview.manifest is None or bool(preview.manifest.flaws))
 
 
 class RequestOfNewJob(_NewJob):

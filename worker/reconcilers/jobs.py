@@ -58,6 +58,8 @@ RESEND_STOP = timedelta(seconds=30)
 EVIDENCE_S = 1.0
 #: Slurm's number for "Invalid job array specification".
 BAD_ARRAY = "2081"
+#: How long after its time limit a manifest's job is ended, where it has not ended itself.
+LIMIT_GRACE = timedelta(minutes=1)
 #: Slurm's numbers for "Access/permission denied" and "Invalid user id": who is known, and may not.
 DENIED = frozenset({"2002", "2010"})
 #: Slurm's number for "Invalid account or account/partition combination specified".
@@ -268,6 +270,8 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
             obs.attempt_withdraw(attempt, leaves_words(room))
     if attempt.observed_limit_min not in (None, job.time_limit_min) and not attempt.stop_reason:
         _follow_limit(job, attempt)
+    if _outruns(job, attempt):
+        obs.attempt_stop(attempt, "TimeLimit")
     if attempt.stop_reason and (attempt.stop_sent_at is None or now - attempt.stop_sent_at > RESEND_STOP):
         return _stop(job, attempt)
     last_seen = attempt.observed_at or attempt.phase_since
@@ -284,6 +288,13 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
             return _ask_for(job, attempt)
         return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
     return again(POLL_S * 2)
+
+
+def _outruns(job: Job, attempt: Attempt) -> bool:
+    """Whether a manifest's pods run on after the time that is held for: its own end, or none, is its author's."""
+    if not job.manifest or attempt.phase != AttemptPhase.RUNNING or attempt.started_at is None:
+        return False
+    return clock.now() - attempt.started_at > timedelta(minutes=job.time_limit_min) + LIMIT_GRACE
 
 
 def _follow_limit(job: Job, attempt: Attempt) -> None:
