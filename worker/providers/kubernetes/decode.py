@@ -175,12 +175,26 @@ def _priority(work: Work) -> int | None:
     return found if isinstance(found, int) else None
 
 
+#: What pods ask for, by uid and revision: five thousand of them are looked at whenever one changes.
+_demands: dict[tuple[str, str], Demand] = {}
+_DEMANDS_KEPT = 20_000
+
+
 def demand_of_pod(pod: Thing) -> Demand:
     """What one pod asks for; nothing where a number is none."""
-    try:
-        return demand(PodSet("", (), pod, 1)).times(1)
-    except BadValue:
-        return Demand(1)
+    head = pod["metadata"]
+    key = (str(head.get("uid") or ""), str(head.get("resourceVersion") or ""))
+    found = _demands.get(key)
+    if found is None:
+        try:
+            found = demand(PodSet("", (), pod, 1)).times(1)
+        except BadValue:
+            found = Demand(1)
+        if all(key):
+            if len(_demands) >= _DEMANDS_KEPT:
+                _demands.clear()
+            _demands[key] = found
+    return found
 
 
 def demand_of_work(work: Work) -> Demand:
