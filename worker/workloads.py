@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -12,9 +13,11 @@ from apps.clusters.kube_selectors import kubernetes_of, place_of
 from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import ClusterKind, NodePhase
+from apps.core import clock
 from apps.jobs.array_rules import array_of
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
+from apps.jobs.states import ATTEMPT_ENDED
 from worker.jobscript import runner_source
 from worker.providers.errors import InvalidRequest
 from worker.providers.kubernetes.names import ARRAY
@@ -22,6 +25,8 @@ from worker.providers.workload_values import ClaimMount, TopologyWish, WorkloadS
 
 #: Where a job without a mount writes; it goes with its pods.
 NO_MOUNT = "/tmp/quarterdeck"  # noqa: S108
+#: Objects of a manifest are swept a day after its end; so long its names may still be taken.
+GIVES_WAY = timedelta(days=3)
 #: What a pod gets of a node's CPUs and memory where a job asks for whole GPUs and says nothing else: the kubelet, the
 #: node's own pods and the page cache need the rest.
 _SHARE = 0.9
@@ -43,10 +48,17 @@ def workload_submit(job: Job, attempt: Attempt) -> WorkloadSubmit:
         "queue": place.queue if known.scheduler != "plain" else "",
     }
     if job.manifest:
-        return WorkloadSubmit(**common, manifest=job.manifest)
+        return WorkloadSubmit(**common, manifest=job.manifest, replaces=_ended(job))
     kind = job.workload_kind if job.workload_kind not in ("", WorkloadKind.MANIFEST) else WorkloadKind.INDEXED_JOB
     spec = _spec(job, attempt, known, common["namespace"], common["queue"])
     return WorkloadSubmit(**common, kind=str(kind), spec=spec)
+
+
+def _ended(job: Job) -> frozenset[str]:
+    """The team's attempts at manifests that ended lately here: their objects are kept for a day and give way."""
+    rows = Attempt.objects.filter(job__cluster=job.cluster, job__team=job.team, phase__in=ATTEMPT_ENDED)
+    rows = rows.exclude(job__manifest="").filter(ended_at__gt=clock.now() - GIVES_WAY)
+    return frozenset(rows.order_by("-ended_at").values_list("uid", flat=True)[:1000])
 
 
 def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str, queue: str) -> WorkloadSpec:

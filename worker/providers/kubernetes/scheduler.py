@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from worker.providers import values as v
-from worker.providers.errors import Conflict, InvalidRequest, NotFound, Unsupported
+from worker.providers.errors import AccessDenied, Conflict, InvalidRequest, NotFound, Unsupported
 from worker.providers.kubernetes import actions, names, node_reads, plain
 from worker.providers.kubernetes.calls import Caller, path_of
 from worker.providers.kubernetes.client import KubernetesAccess
@@ -20,7 +20,7 @@ from worker.providers.kubernetes.informer import Informer, Known
 from worker.providers.kubernetes.many import jobs_of
 from worker.providers.kubernetes.reason_values import Reason
 from worker.providers.kubernetes.reason_values import text as _
-from worker.providers.kubernetes.resources import NODES, PODS, WORKLOADS, Served
+from worker.providers.kubernetes.resources import NODES, PODS, WORKLOADS, Resource, Served
 from worker.providers.kubernetes.rivals import who_of
 from worker.providers.kubernetes.submit import Submitter
 from worker.providers.kubernetes.told import ContainerLog, Told, logs_of, tellings
@@ -251,7 +251,7 @@ class KubernetesScheduler:
                 resource = served.by_kind(one)
                 if resource is None:
                     continue
-                items, _rev = self.caller.listed(resource.path(namespace), {"labelSelector": names.LABEL_ATTEMPT})
+                items = self._marked(resource, namespace, names.LABEL_ATTEMPT)
                 mine = [i for i in items if names.object_name(attempt_of(i["metadata"]) or "-") == name]
                 if mine:
                     return mine
@@ -276,7 +276,7 @@ class KubernetesScheduler:
             if resource is None:
                 continue
             label = names.label_value(comment)
-            items, _rev = self.caller.listed(resource.path(), {"labelSelector": f"{names.LABEL_ATTEMPT}={label}"})
+            items = self._marked(resource, "", f"{names.LABEL_ATTEMPT}={label}")
             for item in items:
                 head = item["metadata"]
                 if attempt_of(head) != comment or any(r.get("controller") for r in head.get("ownerReferences") or ()):
@@ -288,6 +288,15 @@ class KubernetesScheduler:
                 works.setdefault(work.id, work)
         scene = Scene(self._clock(), self.caller.skew_s)
         return tuple(job for work in works.values() for job in jobs_of(work, scene)[:1])
+
+    def _marked(self, resource: Resource, namespace: str, selector: str) -> list[Thing]:
+        """Objects with a label; none of a kind that only manifests have and that we may not list."""
+        try:
+            return self.caller.listed(resource.path(namespace), {"labelSelector": selector})[0]
+        except AccessDenied:
+            if resource.kind in WORKLOADS:
+                raise
+            return []
 
     # --- changes
 

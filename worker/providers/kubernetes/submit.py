@@ -70,6 +70,7 @@ class Submitter:
         for thing in things:
             self.resource(thing)
         if not self.made(request.namespace, request.uid, (thing["kind"] for thing in things)):
+            self._make_room(things, request)
             self._rehearse(things, request.uid)
         made: list[Thing] = []
         try:
@@ -110,6 +111,24 @@ class Submitter:
         except Unreadable as error:
             raise InvalidRequest(f"the manifest: {error.problem}", source=SOURCE) from error
         return [_placed(thing, request.namespace) for thing in ready.objects]
+
+    def _make_room(self, things: Sequence[Thing], request: WorkloadSubmit) -> None:
+        """Delete what an ended attempt left under the same names. Raises Conflict while something is still ending."""
+        ending = False
+        for thing in things if request.replaces else ():
+            resource, head = self.resource(thing), thing["metadata"]
+            try:
+                there = self._caller.get(resource.path(head["namespace"], head["name"]))["metadata"]
+            except (NotFound, AccessDenied):
+                continue
+            if attempt_of(there) not in request.replaces or thing["kind"] in KEPT_KINDS:
+                continue
+            with suppress(NotFound):
+                self._caller.delete(resource.path(head["namespace"], head["name"]), uid=str(there.get("uid") or ""))
+                self._caller.get(resource.path(head["namespace"], head["name"]))
+                ending = True
+        if ending:
+            raise Conflict("what an earlier attempt left is still being deleted", source=SOURCE, code="ending")
 
     def _rehearse(self, things: Sequence[Thing], uid: str) -> None:
         """Let the server judge every document before the first is made, so that a refusal leaves nothing behind."""
@@ -155,7 +174,18 @@ class Submitter:
 
     def _ours(self, resource: Resource, thing: Thing, uid: str) -> Thing:
         head = thing["metadata"]
-        there = self._caller.get(resource.path(head["namespace"], head["name"]))
+        try:
+            there = self._caller.get(resource.path(head["namespace"], head["name"]))
+        except AccessDenied:
+            if head["name"] == names.object_name(uid):
+                # The name holds the attempt's uid, which nobody else knows; we may write it and not read it.
+                return thing
+            raise Conflict(
+                f"{resource.full_name} {head['name']} in namespace {head['namespace']} is there already, and whose it "
+                "is the portal may not look: delete it, or give it another name",
+                source=SOURCE,
+                code="taken",
+            ) from None
         if attempt_of(there.get("metadata") or {}) != uid:
             raise Conflict(
                 f"{resource.full_name} {head['name']} in namespace {head['namespace']} is there already and is "
@@ -184,7 +214,11 @@ class Submitter:
         for kind in dict.fromkeys(kinds):
             resource = self._served.by_kind(kind)
             if resource is not None:
-                items, _revision = self._caller.listed(resource.path(namespace), selector)
+                try:
+                    items, _revision = self._caller.listed(resource.path(namespace), selector)
+                except AccessDenied:
+                    # Secrets, say: what belongs to a workload goes with it all the same.
+                    continue
                 found += [(resource, item) for item in items if attempt_of(item.get("metadata") or {}) == uid]
         return found
 
