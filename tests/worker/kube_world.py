@@ -17,8 +17,8 @@ from apps.jobs.models import Attempt, Job
 from sandbox.kubernetes import Cluster as PretendCluster
 from sandbox.world import World
 from worker import kube_doors, workloads
+from worker.providers.kubernetes import access
 from worker.providers.kubernetes.calls import Caller
-from worker.providers.kubernetes.client import KubernetesAccess
 from worker.providers.kubernetes.resources import PODS
 
 SECRET = "TEST_KUBECONFIG"
@@ -53,7 +53,7 @@ class KubeWorld:
 
     def free(self, node: str) -> None:
         """It ends."""
-        made = Caller(KubernetesAccess(self.pretend.url, token=self.pretend.api.token))
+        made = Caller(access.of_kubeconfig(json.dumps(self.pretend.api.kubeconfig())))
         made.delete(PODS.path("default", f"on-{node}"), grace_s=0)
         made.close()
 
