@@ -203,7 +203,14 @@ class JobSetController(Actor):
             else:
                 jobs.append(found)
                 if bool(found["spec"].get("suspend")) != bool(spec.get("suspend")):
-                    self.edit("jobs.batch", found, suspend=bool(spec.get("suspend")))
+                    # Where the pods may stand is known only when the whole is let begin.
+                    template = copy.deepcopy(found["spec"]["template"])
+                    for field in ("nodeSelector", "tolerations"):
+                        value = job["spec"]["template"]["spec"].get(field)
+                        template["spec"].pop(field, None)
+                        template["spec"] |= {field: value} if value else {}
+                    more = {"template": template} if found["spec"].get("suspend") else {}
+                    self.edit("jobs.batch", found, suspend=bool(spec.get("suspend")), **more)
         now = self.now()
         broken = next((job for job in jobs if is_true(job, "Failed")), None)
         if broken is not None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sandbox.kubernetes.actors import Actor, is_true, owner_of, with_condition
 from sandbox.kubernetes.conversion import converted
+from sandbox.kubernetes.kueue_flavors import laid, placed, unsuited
 from sandbox.kubernetes.placing import requests_of
 from sandbox.kubernetes.quantities import quantity, written
 from sandbox.kubernetes.status import Object
@@ -119,7 +120,7 @@ class Kueue(Actor):
                 return
         admitted = is_true(workload, "Admitted") and workload["spec"].get("active", True)
         if admitted == bool(suspended):
-            self._suspend(queued, job, suspend=not admitted)
+            self._suspend(queued, job, suspend=not admitted, places=placed(self.store, workload) if admitted else {})
 
     def _make(self, queued: Queued, job: Object, name: str) -> None:
         metadata = job["metadata"]
@@ -156,10 +157,12 @@ class Kueue(Actor):
             }
         )
 
-    def _suspend(self, queued: Queued, job: Object, *, suspend: bool) -> None:
+    def _suspend(
+        self, queued: Queued, job: Object, *, suspend: bool, places: Mapping[str, Object] | None = None
+    ) -> None:
         first, *rest = queued.suspend
         change: Any = {**(job["spec"].get(first) or {}), rest[0]: suspend} if rest else suspend
-        self.edit(queued.resource, job, **{first: change})
+        self.edit(queued.resource, job, **{**laid(queued.short, job["spec"], places or {}), first: change})
         word = "Stopped" if suspend else "Started"
         self.event(job, "Normal", word, f"{word} by the queue {job['metadata']['labels'][QUEUE]}")
 
@@ -236,8 +239,10 @@ class Kueue(Actor):
             if not asked:
                 continue
             for flavor in group["flavors"]:
-                if self.store.get(Key(f"resourceflavors.{GROUP}", "", flavor["name"])) is None:
-                    reasons.append(f"flavor {flavor['name']} not found")
+                among = [one["name"] for one in group["flavors"]]
+                specs = [one["template"]["spec"] for one in workload["spec"]["podSets"]]
+                if why := unsuited(self.store, flavor["name"], among, specs):
+                    reasons.append(why)
                     continue
                 shares = _shares(queue)
                 why = ""

@@ -183,7 +183,9 @@ class TrainController(Actor):
             else:
                 self.create(jobset_of(job, runtime))
         elif bool(found["spec"].get("suspend")) != suspend:
-            self.edit("jobsets.jobset.x-k8s.io", found, suspend=suspend)
+            runtime = None if suspend else runtime_of(job, self.store)
+            more = {} if runtime is None else {"replicatedJobs": jobset_of(job, runtime)["spec"]["replicatedJobs"]}
+            self.edit("jobsets.jobset.x-k8s.io", found, suspend=suspend, **more)
         if suspend:
             status = with_condition(status, "Suspended", "True", "Suspended", "TrainJob is suspended", now)
         elif is_true(job, "Suspended"):
