@@ -101,7 +101,12 @@ def share_of(gpus: int, node_count: int) -> int:
 
 
 def pool_of(cluster: Cluster, partition: str, *, reach: Collection[str] = ()) -> Pool:
-    """The picture of a partition ("" for all nodes). Jobs in ``reach`` are in it however far behind they are."""
+    """The picture of a partition ("" for all nodes). Jobs in ``reach`` are in it however far behind they are.
+
+    A queue of Kubernetes has no nodes of its own: all queues' jobs stand on all of them.
+    """
+    if cluster.is_kubernetes:
+        partition = ""
     now = clock.now()
     rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE).order_by("name", "-pk")
     nodes: dict[str, Node] = {}

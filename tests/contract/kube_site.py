@@ -54,11 +54,13 @@ class KubeSite:
         return made
 
     def __enter__(self) -> KubeSite:
-        self.caller.create(NAMESPACES.path(), {"metadata": {"name": self.namespace}})
+        named = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        self.caller.create(NAMESPACES.path(), named)
         # Without a controller manager nobody makes it, and no pod is taken without.
         with suppress(ProviderError):
             accounts = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-            self.caller.create(accounts.path(self.namespace), {"metadata": {"name": "default"}})
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+            self.caller.create(accounts.path(self.namespace), account)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,7 +81,8 @@ class KubeSite:
         with suppress(NotFound):
             self.caller.delete(NAMESPACES.path("", self.namespace))
         with suppress(ProviderError):
-            head = {"metadata": {"name": self.namespace}, "spec": {"finalizers": []}}
+            head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+            head = {**head, "spec": {"finalizers": []}}
             self.caller._json("PUT", NAMESPACES.path("", self.namespace, "finalize"), None, head, doing="finalize")
         self.caller.close()
 
