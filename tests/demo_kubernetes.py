@@ -19,7 +19,8 @@ KINDS = [
     "kueue.x-k8s.io/v1beta2 Workload",
     "sagemaker.amazonaws.com/v1 HyperPodPyTorchJob",
 ]
-RIVAL = {"job": "asr-final", "team": "speech", "priority": "high"}
+RIVAL = {"name": "asr-final", "team": "speech", "priority": "high"}
+TAKEN = said("%(name)s of %(team)s took its place by its priority, %(priority)s.", **RIVAL)
 OOM = said("%(container)s used more memory than its limit of %(limit)s and was killed.", container="main", limit="64Gi")
 SCRIPT = """#!/bin/bash
 set -u
@@ -221,13 +222,17 @@ def demo_kubernetes(rows: DemoRows) -> DemoRows:
     job = seed.kube_job("clip-align", 20, 2, priority_class="high")
     words = said(
         "%(one)s %(two)s",
-        one=said("It was pre-empted by %(job)s of team %(team)s (priority %(priority)s).", **RIVAL),
-        two=said("It needs %(more)s more %(what)s than its queue has left.", more=8, what="nvidia.com/gpu"),
+        one=TAKEN,
+        two=said(
+            "%(more)s more of %(resource)s are needed in %(flavor)s, which others use.",
+            more=8,
+            resource="nvidia.com/gpu",
+            flavor="p5-48xlarge",
+        ),
     )
     waits = seed.kube_queue(job, 19, words, "QuotaInUse")
-    seed.happen(waits, 18, "Preempted", said("It was pre-empted by %(job)s of team %(team)s.", **RIVAL), is_bad=True)
+    seed.happen(waits, 18, "Preempted", TAKEN, is_bad=True)
     seed.happen(waits, 17.5, "Queued", said("It waits in its queue; Kueue has not looked at it yet."))
-    seed.happen(attempt, 91.5, "Pulled", said("The image %(image)s was pulled in %(took)s.", image=IMAGE, took="48 s"))
     for rank in range(2):
         RunnerStream.objects.filter(attempt=attempt, runner_id=f"{attempt.uid}-{rank}").update(role="rank", rank=rank)
     job = seed.kube_job("dataset-tokenize", 70, 1, workload_kind="indexed_job", image="registry.example.org/data:9")

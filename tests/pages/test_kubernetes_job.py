@@ -31,11 +31,14 @@ def page(client: Client, kube: DemoRows, name: str, tab: str = "") -> str:
 def test_a_waiting_job_says_what_the_cluster_says(sign_in: SignIn, kube: DemoRows) -> None:
     text = page(sign_in("owner"), kube, "clip-align")
     assert "Waiting: number 1 of team nlp on kepler." in text
-    assert "pre-empted by asr-final of team speech (priority high)." in text
-    assert "It needs 8 more nvidia.com/gpu than its queue has left." in text
-    for word in ("Slurm", "Partition"):
+    assert "asr-final of speech took its place by its priority, high." in text
+    assert "8 more of nvidia.com/gpu are needed in p5-48xlarge, which others use." in text
+    for word in ("Slurm", "slurm", "Partition"):
         assert word not in text
     assert "Kubernetes" in text
+    korean = page(sign_in("owner", "ko"), kube, "clip-align")
+    assert "took its place" not in korean
+    assert "are needed in" not in korean
 
 
 def test_a_running_job_with_a_pod_that_hinders_says_so_at_once(sign_in: SignIn, kube: DemoRows) -> None:
@@ -56,10 +59,10 @@ def test_an_end_names_the_limit(sign_in: SignIn, kube: DemoRows) -> None:
 def test_the_timeline_and_the_events_have_what_the_cluster_said(sign_in: SignIn, kube: DemoRows) -> None:
     client = sign_in("owner")
     told = page(client, kube, "clip-align", "timeline").partition('id="tab-live"')[2]
-    assert told.index("Kueue has not looked") < told.index("pre-empted by asr-final") < told.index("in Kubernetes")
+    assert told.index("Kueue has not looked") < told.index("asr-final of speech took") < told.index("in Kubernetes")
     assert "in Slurm" not in told
     events = page(client, kube, "clip-align", "events?source=kubernetes")
-    assert "pre-empted by asr-final" in events
+    assert "asr-final of speech took" in events
     assert "attempt 1" in events
     slurm = page(client, kube, "moe-8x7b-ablation", "events?source=kubernetes")
     assert "Nothing of this kind" in slurm
