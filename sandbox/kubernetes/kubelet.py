@@ -28,6 +28,8 @@ from sandbox.world import Node
 _BUSY_S, _QUIET_S = 0.1, 2.0
 #: After a mount or an image was missing it is tried again in this time.
 _RETRY_S: Final = 0.5
+#: So long a pod that failed with its node stays to be seen.
+_SEEN_S: Final = 0.6
 #: The reason of the Event that tells of a container that waits.
 _EVENTS: Final = {"ContainerCreating": "FailedMount", "InvalidImageName": "InspectFailed"}
 
@@ -81,6 +83,8 @@ class Kubelets(Actor):
         self.restart_s = restart_s
         self._held: dict[str, Held] = {}
         self._lost: dict[str, float] = {}
+        #: Pods of lost nodes by uid, and when they go.
+        self._leaving: dict[str, float] = {}
         self._lock = threading.RLock()
 
     # --- switches
@@ -146,11 +150,12 @@ class Kubelets(Actor):
         self._node_ready(name, "True", "KubeletReady", "kubelet is posting ready status")
 
     def remove_node(self, name: str) -> None:
-        """A node is gone for good, and its pods with it."""
+        """A node is gone for good; its processes end, and its pods fail before they go."""
         with self._lock:
-            for pod in self.store.scan("pods"):
-                if pod["spec"].get("nodeName") == name:
-                    self.delete("pods", pod, grace_s=0)
+            for held in [one for one in self._held.values() if one.node == name]:
+                self._end_processes(held, signal.SIGKILL)
+                del self._held[held.uid]
+            self._lost.pop(name, None)
             node = self.store.get(Key("nodes", "", name))
             if node is not None:
                 self.delete("nodes", node)
@@ -202,15 +207,18 @@ class Kubelets(Actor):
             seen = set()
             for pod in self.store.scan("pods"):
                 node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
-                if not node or self.store.get(Key("nodes", "", node)) is None:
+                if not node:
                     continue
                 seen.add(uid)
-                if node in self._lost:
+                if self.store.get(Key("nodes", "", node)) is None:
+                    self._take_away(pod, "DeletionByPodGC", "PodGC: node no longer exists")
+                elif node in self._lost:
                     self._taken_away(pod, node)
                 else:
                     self._visit(pod, node)
             for uid in [one for one in self._held if one not in seen]:
                 self._end_processes(self._held.pop(uid), signal.SIGKILL)
+            self._leaving = {uid: at for uid, at in self._leaving.items() if uid in seen}
             self._tidy()
             self.pause_s = _BUSY_S if self._is_timed() else _QUIET_S
 
@@ -223,18 +231,30 @@ class Kubelets(Actor):
 
     def _is_timed(self) -> bool:
         """Whether something goes on by the clock, without a change that would wake us."""
+        if self._leaving:
+            return True
         return any(one.kill_at or one.doom or one.retry_at for one in self._held.values()) or any(
             pod["spec"].get("nodeName") in self._lost and not finished(pod) for pod in self.store.scan("pods")
         )
 
     def _taken_away(self, pod: Object, node: str) -> None:
-        if time.monotonic() - self._lost[node] < self.eviction_s or finished(pod):
+        if finished(pod) and pod["metadata"]["uid"] not in self._leaving:
             return
-        said = "Taint manager: deleting due to NoExecute taint"
-        status = with_condition(pod["status"], "DisruptionTarget", "True", "DeletionByTaintManager", said, self.now())
-        self.status("pods", pod, {**status, "phase": "Failed", "reason": "NodeLost"})
-        self.event(pod, "Warning", "TaintManagerEviction", f"Cancelling pod on lost node {node}")
-        self.delete("pods", pod, grace_s=0)
+        if time.monotonic() - self._lost[node] >= self.eviction_s:
+            self._take_away(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+
+    def _take_away(self, pod: Object, reason: str, said: str) -> None:
+        """A pod fails, and goes a moment later: its controller must have seen how it ended, as finalizers have it."""
+        uid = pod["metadata"]["uid"]
+        if not finished(pod):
+            status = with_condition(pod["status"], "DisruptionTarget", "True", reason, said, self.now())
+            self.status("pods", pod, {**status, "phase": "Failed", "reason": "NodeLost"})
+            self.event(pod, "Warning", "TaintManagerEviction", f"Cancelling pod on lost node {pod['spec']['nodeName']}")
+        if uid not in self._leaving:
+            self._leaving[uid] = time.monotonic() + _SEEN_S
+        elif time.monotonic() >= self._leaving[uid]:
+            del self._leaving[uid]
+            self.delete("pods", pod, grace_s=0)
 
     def _visit(self, pod: Object, node: str) -> None:
         metadata = pod["metadata"]
