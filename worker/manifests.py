@@ -24,6 +24,7 @@ from worker.providers.kubernetes.manifest import (
 )
 from worker.providers.kubernetes.pod_rules import PodPolicy
 from worker.providers.kubernetes.pod_sets import BadValue, Demand, as_list, as_map, at
+from worker.providers.kubernetes.pods import SCHEDULER_NAMES
 from worker.providers.kubernetes.yaml_text import Unreadable
 from worker.reconcilers.fleet_parts import said_text
 
@@ -59,6 +60,7 @@ def policy_of(cluster: Cluster, team: Team) -> ManifestPolicy:
         allows_proc_mount=Allowance.PROC_MOUNT in allows,
         allows_unconfined=Allowance.UNCONFINED in allows,
         service_accounts=frozenset({"", "default", settings.service_account}),
+        schedulers=frozenset({"", "default-scheduler", SCHEDULER_NAMES.get(settings.scheduler, "")}),
     )
     kinds = settings.observed.get("kinds")
     priorities = class_names(settings.priority_classes)

@@ -78,3 +78,10 @@ def test_only_lines_of_the_owner_are_added(pods: Any) -> None:
     assert "att_1" in sent
     assert len(kept) - len(MANIFEST.splitlines()) < 8, "no more than the mappings that hold the labels"
     assert marked("a: [", job="j", attempt="a", team="t", owner="o") == "a: ["
+
+
+def test_the_clusters_own_scheduler_may_be_named(pods: Any, team: Any) -> None:
+    named = MANIFEST.replace("restartPolicy: Never\n", "restartPolicy: Never\n              schedulerName: volcano\n")
+    assert [row["code"] for row in check(named, pods, team)["problems"]] == ["SchedulerName"]
+    pods.kubernetes.scheduler = "volcano"
+    assert check(named, pods, team)["problems"] == []
