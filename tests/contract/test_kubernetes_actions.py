@@ -258,3 +258,14 @@ def test_the_server_is_told_apart(site: KubeSite) -> None:
     info = site.scheduler().info()
     assert info.version.startswith("v1.")
     assert info.api_version
+
+
+def test_what_hyperpod_says_of_a_node_is_told(site: KubeSite) -> None:
+    scheduler = site.scheduler()
+    health = {"sagemaker.amazonaws.com/node-health-status": "UnschedulablePendingReplacement"}
+    name = site.node(**health, **{"sagemaker.amazonaws.com/fault-types": "NvidiaErrorXID"})
+    node = until("the node is seen", lambda: next((n for n in scheduler.nodes() if n.name == name), None))
+    assert node.flags == ("DRAIN",)
+    assert "UnschedulablePendingReplacement" in node.reason
+    assert "NvidiaErrorXID" in node.reason
+    assert node.labels["sagemaker.amazonaws.com/node-health-status"] == "UnschedulablePendingReplacement"

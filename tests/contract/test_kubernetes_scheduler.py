@@ -15,7 +15,7 @@ from worker.providers import errors as e
 from worker.providers import values as v
 from worker.providers.kubernetes.calls import Caller
 from worker.providers.kubernetes.names import object_name
-from worker.providers.kubernetes.resources import JOBS, PODS, Resource
+from worker.providers.kubernetes.resources import EVENTS, JOBS, PODS, Resource
 from worker.providers.workload_values import INDEXED_JOB, KINDS, TRAINJOB
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
@@ -316,3 +316,27 @@ def test_a_job_that_somebody_else_made_is_seen_too(site: KubeSite) -> None:
     site.caller.create(JOBS.path(site.namespace), job)
     seen = until_state(scheduler, f"{site.namespace}/Job/by-hand", "PENDING")
     assert (seen.comment, seen.account) == ("", site.namespace)
+
+
+def test_a_node_that_was_lost_before_anyone_looked_is_known_by_its_events(site: KubeSite) -> None:
+    request = site.request(kind=INDEXED_JOB)
+    receipt = site.scheduler().submit(request)
+    name = object_name(request.uid)
+    job = site.begin(JOBS, name)
+    fail(site, job)
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}-0-abcde.1", "namespace": site.namespace},
+        "involvedObject": {"kind": "Pod", "namespace": site.namespace, "name": f"{name}-0-abcde", "apiVersion": "v1"},
+        "reason": "TaintManagerEviction",
+        "message": f"Marking for deletion Pod {site.namespace}/{name}-0-abcde",
+        "type": "Normal",
+        "firstTimestamp": now(),
+        "lastTimestamp": now(),
+        "count": 1,
+        "source": {"component": "taint-eviction-controller"},
+    }
+    site.caller.create(EVENTS.path(site.namespace), event)
+    seen = until_state(site.scheduler(), receipt.scheduler_id, "NODE_FAIL")
+    assert seen.reason == "NodeLost"

@@ -239,3 +239,23 @@ def test_a_cluster_is_connected_and_says_what_it_is(world: KubeWorld) -> None:
     assert settings.observed["may"]["create jobs"] is True
     world.row.refresh_from_db()
     assert (world.row.phase, world.row.observed_version[:3]) == ("READY", "v1.")
+
+
+def test_wishes_about_a_job_are_sent_or_refused_in_words(world: KubeWorld, team: Any, owner: Any, spec: Any) -> None:
+    from apps.jobs.action_models import JobAction
+
+    world.node("n1")
+    job = submit(world, team, owner, spec, **ONE, script="#!/bin/bash\nexec sleep 60\n", time_limit_min=60)
+    world.until("it runs", lambda: phase(job) == "RUNNING")
+    common = {"job": job, "attempt": last(job), "asked_by": "owner", "phase": "ASKED"}
+    longer = JobAction.objects.create(uid="jac_1", kind="TIME_LIMIT", parameters={"time_limit_min": 90}, **common)
+    signal = JobAction.objects.create(uid="jac_2", kind="SIGNAL", parameters={"signal": "USR1"}, **common)
+    intent_ask("job.act", job.uid)
+    ended = JobAction.objects.filter(job=job).exclude(phase__in=["ASKED", "SENT"])
+    world.until("both are settled", lambda: ended.count() == 2)
+    longer.refresh_from_db()
+    signal.refresh_from_db()
+    assert longer.phase == "DONE"
+    assert signal.phase == "REFUSED"
+    assert "SIGTERM" in str(signal.answer)
+    world.until("the limit is followed", lambda: Job.objects.get(pk=job.pk).time_limit_min == 90)

@@ -78,6 +78,8 @@ def connect(uid: str) -> Outcome:
         # What AWS keeps is made and taken away by its own reconciler; here it is only asked as a scheduler.
         return DONE
     if cluster.delete_requested_at is not None:
+        if cluster.is_kubernetes:
+            kube_doors.close(cluster.uid)
         observations.cluster_removed(cluster)
         return DONE
     try:

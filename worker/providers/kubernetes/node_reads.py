@@ -15,7 +15,7 @@ from worker.providers.kubernetes.ends import is_placed
 from worker.providers.kubernetes.informer import Known
 from worker.providers.kubernetes.kueue_reasons import condition
 from worker.providers.kubernetes.pod_sets import Demand, as_list, as_map, at
-from worker.providers.kubernetes.reasons import node_reasons
+from worker.providers.kubernetes.reasons import HEALTH, node_reasons
 from worker.providers.kubernetes.works import Thing, controller_of
 
 DRAIN_REASON = f"{names.PREFIX}/drain-reason"
@@ -76,7 +76,8 @@ def _seen(node: Thing, pods: Iterable[Thing], queues: Sequence[str]) -> v.Schedu
     return v.SchedulerNode(
         name=str(head["name"]),
         state=state,
-        flags=("DRAIN",) if is_cordoned else (),
+        # HyperPod says so before it reboots or replaces a node; it puts nothing on it meanwhile.
+        flags=("DRAIN",) if is_cordoned or str(labels.get(HEALTH) or "").startswith("Unschedulable") else (),
         gpu_type=gpu_type_of(labels),
         gpus=size.gpus,
         gpus_used=min(gpus_used, size.gpus),
