@@ -6,7 +6,7 @@ SLURM ?= sandbox
 VENV := .venv/bin
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
-.PHONY: help run setup setup-dev test lint format lock messages lab-slurm verify-main-job verify-aws verify-slurm screenshots clean
+.PHONY: help run setup setup-dev test lint format lock messages lab-slurm verify-main-job verify-aws verify-slurm verify-kubernetes screenshots clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ verify-aws: setup-dev  ## capacity, cluster kinds and storage with their figures
 
 verify-slurm: setup-dev  ## Slurm in full with its figures, on real 22.05, 24.11 and 26.05 (needs root; two hours)
 	@exec $(VENV)/python tests/verify_slurm.py
+
+verify-kubernetes: setup-dev  ## Kubernetes with its figures, on the sandbox; the contract also on QD_TEST_KUBECONFIG
+	@exec $(VENV)/python tests/verify_kubernetes.py
 
 screenshots: setup-dev  ## every page in both themes, languages and widths, into screenshots/
 	@exec $(VENV)/python tests/screenshots.py
