@@ -16,6 +16,7 @@ from sandbox.kubernetes.kueue import Kueue
 from sandbox.kubernetes.quota_controller import QuotaController
 from sandbox.kubernetes.scheduler import Scheduler
 from sandbox.kubernetes.server import ClusterApi
+from sandbox.kubernetes.serving import ServingController
 from sandbox.kubernetes.store import Key
 from sandbox.kubernetes.trainers import PyTorchController, TrainController
 from sandbox.world import Node, World
@@ -53,6 +54,7 @@ class Cluster:
             TrainController(self.api),
             Kueue(self.api),
             QuotaController(self.api),
+            ServingController(self.api),
             Housekeeper(self.api, claims),
         ]
         world.on_node(self._heard)
