@@ -38,9 +38,11 @@ class Group:
     def _host(self, path: Path) -> None:
         # CHARLM_HOST binds to one address, for machines with several networks and for tests on loopback.
         only = os.environ.get("CHARLM_HOST", "")
+        # A pod's own name is known to nobody else; the name of the first rank is, to all of its job.
+        name = only or os.environ.get("MASTER_ADDR") or socket.gethostname()
         secret = secrets.token_hex(16)
         with socket.create_server((only, 0), backlog=self.size) as server:
-            meeting = {"host": only or socket.gethostname(), "port": server.getsockname()[1], "secret": secret}
+            meeting = {"host": name, "port": server.getsockname()[1], "secret": secret}
             temporary = path.with_name(f"{path.name}.{os.getpid()}")
             temporary.touch(mode=0o600)
             temporary.write_text(json.dumps({**meeting, "machine": socket.gethostname()}))

@@ -1,7 +1,8 @@
 """Train a character-level language model on several ranks, with real checkpoints; standard library only.
 
     srun python3 train.py --steps 200 --save-every 20      # one rank a task, over any number of nodes
-    python3 train.py --steps 50                            # one rank, no Slurm
+    python3 train.py --steps 200 --save-every 20           # on Kubernetes: one rank a pod
+    python3 train.py --steps 50                            # one rank, no scheduler
 
 Rank 0 prints a line of JSON a step: {"step", "total_steps", "loss", "tokens_per_s", ...}. SIGTERM saves a checkpoint
 and ends with 143. Resumes from $QD_RESUME_FROM (one step folder), else from the newest whole checkpoint. The run is
@@ -59,12 +60,16 @@ def arguments() -> argparse.Namespace:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Which of how many ranks this is, as srun says; alone without it."""
-    return int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
+    """Which of how many ranks this is, as srun or the pod says; alone without either."""
+    if "SLURM_PROCID" in os.environ:
+        return int(os.environ["SLURM_PROCID"]), int(os.environ.get("SLURM_NTASKS", "1"))
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def meeting_file() -> Path:
-    """A file in the working folder that only the ranks of this very start look for."""
+    """A file in the shared working folder that only the ranks of this very start look for."""
+    if "SLURM_JOB_ID" not in os.environ and "QD_ATTEMPT" in os.environ:
+        return Path(os.environ.get("QD_WORKING_DIRECTORY", ".")) / f".charlm-{os.environ['QD_ATTEMPT']}"
     parts = [os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
     return Path(f".charlm-{'-'.join(parts)}")
 
