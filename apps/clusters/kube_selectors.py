@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.clusters.kube_models import KubernetesSettings, TeamNamespace, TeamShare
 from apps.clusters.models import Cluster, Node
-from apps.clusters.states import NodePhase
+from apps.clusters.states import ClusterKind, NodePhase
 from apps.core.errors import NotFound
 from apps.costs.selectors import standings_of
 from apps.costs.states import Unit
@@ -159,3 +159,16 @@ def team_places(cluster: Cluster) -> list[TeamPlace]:
         weight = row.weight if row is not None else Decimal(1)
         found.append(TeamPlace(team, place, weight, tuple(shares.get(team.pk, ())), quotas.get(team.pk, 0)))
     return found
+
+
+def repaired_by(node: Node) -> str:
+    """The service that repairs a node of Kubernetes by itself, as people call it; "" where none does.
+
+    HyperPod replaces or reboots it and resumes what it was told to; EKS does so for groups with node repair.
+    """
+    cluster = node.cluster
+    if cluster.kind == ClusterKind.HYPERPOD_EKS and cluster.settings.get("recovers", True):
+        return "HyperPod"
+    if cluster.kind == ClusterKind.EKS and node.group is not None and node.group.settings.get("repairs"):
+        return "EKS"
+    return ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from apps.clusters.kube_models import KubernetesSettings
 from apps.clusters.models import Cluster, Node
 from apps.core import clock
 from apps.health.models import Finding
@@ -135,6 +136,19 @@ def test_a_cluster_that_only_reports_is_left_alone(
     work("finding.respond", "node.drain")
     assert scheduler.drained == {}
     assert Finding.objects.get().response == "nothing: this cluster only reports"
+
+
+def test_a_node_that_hyperpod_repairs_itself_is_only_watched(
+    watched: Cluster, scheduler: FakeScheduler, exporter: FakeExporter, work: Any
+) -> None:
+    Cluster.objects.filter(pk=watched.pk).update(kind="hyperpod-eks", settings={"recovers": True})
+    KubernetesSettings.objects.create(cluster=watched)
+    exporter.pages["p5-1"] = page("p5-1", {0: {79: 1}})
+    exporters.read_all(watched.uid)
+    work("finding.respond", "node.drain")
+    assert scheduler.drained == {}
+    assert "HyperPod repairs its nodes itself" in Finding.objects.get().response
+    assert Node.objects.get(name="p5-1").drain_requested_at is None
 
 
 def test_killed_after_the_drain_call_drains_once_more_and_ends_the_same(

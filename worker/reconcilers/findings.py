@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_noop as _
 
+from apps.clusters.kube_selectors import repaired_by
 from apps.clusters.selectors import live_nodes
 from apps.clusters.services import node_drain
 from apps.clusters.states import NodePhase
@@ -29,6 +30,11 @@ def respond(uid: str) -> Outcome:
         return DONE
     if not cluster.responds_to_findings:
         finding_responded(finding, said(_("nothing: this cluster only reports")))
+        return DONE
+    if service := repaired_by(node):
+        # Two who repair one node undo each other's work: the service sees the same fault and has the better means.
+        text = _("nothing: %(service)s repairs its nodes itself; the portal watches, and restarts what ends by it")
+        finding_responded(finding, said(text, service=service))
         return DONE
     if trips_breaker(newly_faulty=newly_faulty_nodes(cluster.pk), pool=len(live_nodes(cluster))):
         finding_responded(
