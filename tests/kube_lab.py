@@ -64,7 +64,9 @@ class KubeLab:
                 return found
             self.visit()
             time.sleep(0.1)
-        jobs = [(j.phase, [(a.phase, a.observed_state, a.message) for a in j.attempts.all()]) for j in Job.objects.all()]
+        jobs = [
+            (j.phase, [(a.phase, a.observed_state, a.message) for a in j.attempts.all()]) for j in Job.objects.all()
+        ]
         raise AssertionError(f"not within {timeout_s:g} s: {what}; {jobs}; {self.pretend.trouble()}")
 
     def job_in(self, job: Job, *phases: str) -> Callable[[], bool]:
@@ -98,7 +100,7 @@ def kube_lab(
     told = workloads.environment
     monkeypatch.setattr(workloads, "environment", lambda *given: {**told(*given), "QD_FLUSH_S": "0.1"})
     cluster = Cluster.objects.create(name="pods", kind="kubernetes", limits_mode="enforce")
-    values = {"auth": "kubeconfig", "kubeconfig_ref": "file:kubeconfig", "default_image": "train:1"}
+    values: dict[str, Any] = {"auth": "kubeconfig", "kubeconfig_ref": "file:kubeconfig", "default_image": "train:1"}
     values |= {"mounts": [{"claim": "fsx", "path": "/fsx"}], **settings}
     KubernetesSettings.objects.create(cluster=cluster, **values)
     if team is not None:

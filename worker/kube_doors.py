@@ -10,6 +10,7 @@ from apps.clusters.models import Cluster
 
 if TYPE_CHECKING:
     from worker.providers.kubernetes.client import KubernetesAccess
+    from worker.providers.kubernetes.kueue import KueueKeeper
     from worker.providers.kubernetes.scheduler import KubernetesScheduler, KubernetesSite
 
 _open: dict[tuple[int, str], tuple[KubernetesAccess, KubernetesSite, KubernetesScheduler]] = {}
@@ -18,7 +19,7 @@ _open: dict[tuple[int, str], tuple[KubernetesAccess, KubernetesSite, KubernetesS
 def kubernetes_for(cluster: Cluster) -> KubernetesScheduler:
     """The scheduler of a cluster that runs Kubernetes. Raises InvalidRequest without settings, AccessDenied."""
     # Only here: a worker without such clusters need not load the official client.
-    from worker.kueue_door import kubernetes_access, settings_of
+    from worker.kube_access import kubernetes_access, settings_of
     from worker.providers.kubernetes.scheduler import KubernetesScheduler, KubernetesSite
 
     site = KubernetesSite(name=cluster.name, scheduler=settings_of(cluster).scheduler)
@@ -50,3 +51,10 @@ def close_all() -> None:
     """End every watch of this process: at its end, and between tests."""
     for _pid, uid in [place for place in _open if place[0] == os.getpid()]:
         close(uid)
+
+
+def queue_keeper_for(cluster: Cluster) -> KueueKeeper:
+    """Kueue of a cluster, by the same connection. Raises as ``kubernetes_for``."""
+    from worker.providers.kubernetes.kueue import KueueKeeper
+
+    return KueueKeeper(kubernetes_for(cluster).caller)

@@ -52,6 +52,7 @@ class Seen:
     signal: int | None
     time_limit_min: int | None = None
     why: str = ""
+    failed_node: str = ""
 
 
 def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
@@ -68,6 +69,8 @@ def attempt_observe(attempt: Attempt, seen: Seen) -> bool:
         "signal": seen.signal if seen.signal is not None else attempt.signal,
         "observed_limit_min": seen.time_limit_min or attempt.observed_limit_min,
     }
+    if seen.failed_node and not attempt.stop_node:
+        new["stop_node"] = seen.failed_node[:120]
     if all(getattr(attempt, name) == value for name, value in new.items()):
         return False
     with transaction.atomic():

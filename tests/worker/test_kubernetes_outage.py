@@ -16,6 +16,7 @@ from apps.jobs.models import Job, JobHappening
 from apps.jobs.services import JobSpec, job_submit
 from tests.conftest import actor_of
 from tests.kube_lab import KubeLab, kube_lab
+from worker import kube_doors
 
 #: How long the API server is away; make verify-kubernetes asks for ten minutes.
 DOWN_S = float(os.environ.get("QD_DOWN_S", "4"))
@@ -54,16 +55,13 @@ def all_succeed(lab: KubeLab, jobs: list[Job], timeout_s: float = 90) -> None:
         assert all(count == 1 for count in texts.values()), texts
 
 
-def test_the_server_is_away_while_one_runs_one_waits_and_one_is_submitted(
-    lab: KubeLab, owner: Any, team: Any
-) -> None:
+def test_the_server_is_away_while_one_runs_one_waits_and_one_is_submitted(lab: KubeLab, owner: Any, team: Any) -> None:
     runs = submit(lab, owner, team, "runs", 3.0, nodes=2)
     lab.until("it runs", lab.job_in(runs, "RUNNING"))
     waits = submit(lab, owner, team, "waits", 0.5, nodes=2)
     lab.until("it waits", lab.job_in(waits, "QUEUED"))
 
-    lab.pretend.world.fault_make("server-error", {"service": "kubernetes", "shape": "cut"}, seconds=DOWN_S)
-    lab.pretend.api.cut_watches()
+    lab.pretend.world.fault_add("api-away", seconds=DOWN_S, cluster="pods")
     during = submit(lab, owner, team, "during", 0.5)
     began = time.monotonic()
     while time.monotonic() - began < DOWN_S:
@@ -80,16 +78,14 @@ def _phase(cluster: Cluster) -> str:
     return Cluster.objects.get(pk=cluster.pk).phase
 
 
-def test_watches_are_cut_every_second_and_history_is_lost_again_and_again(
-    lab: KubeLab, owner: Any, team: Any
-) -> None:
-    lab.pretend.world.fault_make("watch-cut", {"service": "kubernetes", "every": 1})
-    lab.pretend.api.cut_watches()
-    jobs = [submit(lab, owner, team, f"j{number}", 0.6, nodes=1 + number % 2) for number in range(6)]
+def test_watches_are_cut_every_second_and_history_is_lost_again_and_again(lab: KubeLab, owner: Any, team: Any) -> None:
+    lab.pretend.world.fault_add("watch-cut", service="kubernetes", every=1)
+    kube_doors.close_all()
+    jobs = [submit(lab, owner, team, f"j{number}", 0.6, nodes=1 + number % 2) for number in range(5)]
     end = time.monotonic() + 8
     while time.monotonic() < end:
         # A storm: every list and watch is told that its revision is too old.
-        lab.pretend.world.fault_make("history-lost", {"service": "kubernetes"}, left=3)
+        lab.pretend.world.fault_add("history-lost", service="kubernetes", left=3)
         lab.visit()
         time.sleep(0.2)
     all_succeed(lab, jobs)
@@ -97,7 +93,7 @@ def test_watches_are_cut_every_second_and_history_is_lost_again_and_again(
 
 @pytest.mark.parametrize("skew_s", [900, -900])
 def test_the_server_s_clock_is_a_quarter_of_an_hour_off(lab: KubeLab, owner: Any, team: Any, skew_s: int) -> None:
-    lab.pretend.api.set_clock_skew(skew_s)
+    lab.pretend.world.fault_add("clock-skew", cluster="pods", ahead=skew_s)
     jobs = [submit(lab, owner, team, f"j{number}", 1.0) for number in range(2)]
     all_succeed(lab, jobs)
     for job in jobs:
@@ -105,15 +101,17 @@ def test_the_server_s_clock_is_a_quarter_of_an_hour_off(lab: KubeLab, owner: Any
         assert attempt.started_at is not None
         assert attempt.ended_at is not None
         assert 0 <= (attempt.ended_at - attempt.started_at).total_seconds() < 60
-        assert attempt.charged_until_at is None or abs((attempt.charged_until_at - attempt.ended_at).total_seconds()) < 60
+        assert (
+            attempt.charged_until_at is None or abs((attempt.charged_until_at - attempt.ended_at).total_seconds()) < 60
+        )
         assert abs((attempt.started_at - attempt.created_at).total_seconds()) < 120, "told by our clock"
 
 
 def test_refusals_and_slowness_cost_time_and_nothing_else(lab: KubeLab, owner: Any, team: Any) -> None:
     world = lab.pretend.world
-    world.fault_make("throttling", {"service": "kubernetes", "retry_after": 1}, left=5)
-    world.fault_make("server-error", {"service": "kubernetes", "shape": "lost-reply", "operation": "create"}, left=4)
-    world.fault_make("unauthorized", {"service": "kubernetes"}, left=2)
+    world.fault_add("throttling", service="kubernetes", retry_after=1, left=5)
+    world.fault_add("server-error", service="kubernetes", shape="lost-reply", operation="create", left=4)
+    world.fault_add("unauthorized", service="kubernetes", left=2)
     jobs = [submit(lab, owner, team, f"j{number}", 0.5) for number in range(3)]
     all_succeed(lab, jobs)
     names = [thing["metadata"]["name"] for thing in lab.objects("jobsets.jobset.x-k8s.io")]

@@ -19,7 +19,7 @@ from apps.quotas.services import quota_set
 from apps.teams.permissions import system_actor
 from sandbox.kubernetes import ClusterApi
 from tests.kubernetes_site import ask
-from worker import doors, kueue_door
+from worker import doors, kube_doors
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 GPU = "nvidia.com/gpu"
@@ -54,7 +54,7 @@ def pods(db: Any, api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             phase="READY",
         )
     yield cluster
-    kueue_door.close(cluster.uid)
+    kube_doors.close_all()
 
 
 def settings_now(cluster: Cluster) -> KubernetesSettings:

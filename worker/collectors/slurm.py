@@ -101,6 +101,7 @@ def seen_of(job: v.SchedulerJob, parts: Sequence[v.SchedulerJob] = ()) -> Seen:
         signal=job.signal,
         time_limit_min=job.time_limit_min,
         why=said_text(job.why) if job.why is not None else "",
+        failed_node=job.failed_node,
     )
 
 

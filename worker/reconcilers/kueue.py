@@ -15,7 +15,7 @@ from apps.clusters.models import Cluster
 from apps.clusters.selectors import cluster_by_uid
 from apps.clusters.states import ClusterPhase, LimitsMode
 from apps.core.said import said
-from worker import kueue_door
+from worker import kube_doors
 from worker.arrangement import arrangement_of
 from worker.engine import DONE, Outcome, again
 from worker.providers.errors import AccessDenied, InvalidRequest, NotFound, ProviderError, QuotaExceeded
@@ -39,7 +39,7 @@ def reconcile(uid: str) -> Outcome:
     if settings.scheduler != KubeScheduler.KUEUE:
         obs.queues_message(settings, "")
         return DONE
-    keeper = kueue_door.queue_keeper_for(cluster)
+    keeper = kube_doors.queue_keeper_for(cluster)
     if cluster.limits_mode == LimitsMode.OFF:
         obs.queues_observed(settings, keeper.read_queues())
         obs.drift_observed(cluster, settings, [], repairs=False)

@@ -52,6 +52,7 @@ def decoded(work: Work, scene: Scene) -> v.SchedulerJob:
     nodes = tuple(dict.fromkeys(str(p["spec"]["nodeName"]) for p in placed if at(p, "spec", "nodeName")))
     code, signal = exit_of(work) if end is not None and end.state != "COMPLETED" else (None, None)
     state, why = (end.state, end.why) if end is not None else _now(work, scene)
+    lost: list[str] = []
     if end is not None and end.state == "NODE_FAIL" and why is not None:
         lost = [n for n in lost_nodes(work) if n]
         nodes = tuple(dict.fromkeys([*lost, *nodes]))
@@ -83,6 +84,7 @@ def decoded(work: Work, scene: Scene) -> v.SchedulerJob:
         cpus=-(-asked.cpu_milli // 1000),
         memory_mib=asked.memory_mib,
         why=why.text if why is not None else None,
+        failed_node=lost[0] if lost else "",
     )
 
 

@@ -106,8 +106,8 @@ def _ids_by_root(works: Mapping[str, Work]) -> dict[tuple[str, str, str], str]:
 
 
 def _one(ids: Mapping[tuple[str, str, str], str], roots: Roots, thing: Thing) -> Collection[str]:
-    namespace, kind, name, _root = roots.of(thing)
-    work_id = ids.get((namespace, kind, name))
+    place = roots.of(thing)
+    work_id = ids.get(place[:3]) if place is not None else None
     return () if work_id is None else (work_id,)
 
 

@@ -76,33 +76,45 @@ def controller_of(thing: Thing) -> Mapping[str, Any] | None:
 
 
 class Roots:
-    """Finds the outermost maker of an object among what is there and, with ``gone``, what was."""
+    """Finds the outermost maker of an object; with ``gone`` one that is remembered only counts as there."""
 
     def __init__(self, known: Known, *, gone: bool = False) -> None:
-        self._by_uid: dict[str, Thing] = {}
+        self._there: dict[str, Thing] = {}
+        self._all: dict[str, Thing] = {}
+        self._watched = frozenset(kind for kind in WORKLOADS if kind in known.kinds)
         for kind in WORKLOADS:
-            if gone:
-                self._by_uid |= known.gone.get(kind, {})
-            self._by_uid |= {_uid(thing): thing for thing in known.of(kind).values()}
+            here = {_uid(thing): thing for thing in known.of(kind).values()}
+            was = dict(known.gone.get(kind, {}))
+            self._all |= {**was, **here}
+            self._there |= {**was, **here} if gone else here
 
     def by_uid(self, uid: str) -> Thing | None:
         """A workload of this uid."""
-        return self._by_uid.get(uid)
+        return self._there.get(uid)
 
-    def of(self, thing: Thing) -> tuple[str, str, str, Thing | None]:
-        """Namespace, kind and name of the root, and the root where it is known."""
+    def of(self, thing: Thing) -> tuple[str, str, str, Thing | None] | None:
+        """Namespace, kind and name of the root, and the root where it is there.
+
+        None where some maker is of a kind that is watched and not known: the watch of one kind runs ahead of another's,
+        and whoever took the maker that is known for the root would see a job that is none.
+        """
         at = thing
         for _depth in range(8):
             reference = controller_of(at)
             if reference is None:
                 break
-            above = self._by_uid.get(str(reference.get("uid") or ""))
+            above = self._all.get(str(reference.get("uid") or ""))
+            kind = str(reference.get("kind") or "")
+            if above is None and kind in self._watched:
+                return None
             if above is None:
                 namespace = str(as_map(thing["metadata"]).get("namespace") or "")
-                return namespace, str(reference.get("kind") or ""), str(reference.get("name") or ""), None
+                return namespace, kind, str(reference.get("name") or ""), None
             at = above
         head = as_map(at["metadata"])
-        return str(head.get("namespace") or ""), str(at.get("kind") or ""), str(head.get("name") or ""), at
+        name, kind = str(head.get("name") or ""), str(at.get("kind") or "")
+        is_there = at is thing or _uid(at) in self._there
+        return str(head.get("namespace") or ""), kind, name, at if is_there else None
 
 
 def _uid(thing: Thing) -> str:
@@ -114,8 +126,11 @@ def gather(known: Known, *, gone: bool = False) -> dict[str, Work]:
     roots = Roots(known, gone=gone)
     found: dict[tuple[str, str, str], Work] = {}
 
-    def work(thing: Thing) -> Work:
-        namespace, kind, name, root = roots.of(thing)
+    def work(thing: Thing) -> Work | None:
+        place = roots.of(thing)
+        if place is None:
+            return None
+        namespace, kind, name, root = place
         there = found.get((namespace, kind, name))
         if there is None:
             there = found[namespace, kind, name] = Work(namespace, kind, name, root)
@@ -127,22 +142,27 @@ def gather(known: Known, *, gone: bool = False) -> dict[str, Work]:
             things = [*known.gone.get(kind, {}).values(), *things]
         for thing in things:
             one = work(thing)
+            if one is None:
+                continue
             if controller_of(thing) is None:
                 # The newest of a name: an older one may be remembered beside it.
                 one.root = thing
             elif kind == "Job":
                 one.jobs.append(thing)
     for pod in known.of("Pod").values():
-        work(pod).pods.append(pod)
+        if (one := work(pod)) is not None:
+            one.pods.append(pod)
     for pod in known.gone.get("Pod", {}).values():
-        namespace, kind, name, root = roots.of(pod)
+        if (place := roots.of(pod)) is None:
+            continue
+        namespace, kind, name, root = place
         there = found.get((namespace, kind, name))
         # A pod of an earlier object of the same name says nothing about this one.
         if there is not None and (root is None or there.root is None or _uid(root) == _uid(there.root)):
             there.lost.append(pod)
     for queued in known.of("Workload").values():
-        if controller_of(queued) is not None:
-            work(queued).queued = queued
+        if controller_of(queued) is not None and (one := work(queued)) is not None:
+            one.queued = queued
     return _grouped(one for one in found.values() if _is_job(one))
 
 

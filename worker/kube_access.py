@@ -1,4 +1,4 @@
-"""Opens Kueue of a cluster for the rows that describe it, secrets resolved at the last moment."""
+"""How a cluster's Kubernetes is reached, from the rows that describe it; secrets resolved at the last moment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from worker.providers.aws.eks_tokens import EksTokens
 from worker.providers.errors import InvalidRequest
 from worker.providers.kubernetes import access as ways
 from worker.providers.kubernetes.client import KubernetesAccess
-from worker.providers.kubernetes.kueue import KueueKeeper
 
 #: Address and authority of an EKS cluster that another service's cluster stands on are asked again after this.
 FACTS_KEPT_S = 300.0
 
 _tokens = EksTokens()
-_keepers: dict[str, tuple[KubernetesAccess, KueueKeeper]] = {}
 _eks_facts: dict[tuple[int, str], tuple[float, str, str]] = {}
 
 
@@ -74,28 +72,3 @@ def _facts_of(cluster: Cluster, name: str) -> tuple[str, str]:
         kept = (time.monotonic(), str(facts.get("endpoint") or ""), str(facts.get("certificate_authority") or ""))
         _eks_facts[account.pk, name] = kept
     return kept[1], kept[2]
-
-
-def queue_keeper_for(cluster: Cluster) -> KueueKeeper:
-    """Kueue of a cluster; another address or identity opens a new one, a fresh token goes into the one that is open."""
-    from worker.providers.kubernetes.calls import Caller
-
-    access = kubernetes_access(cluster)
-    known = _keepers.get(cluster.uid)
-    if known is not None and replace(known[0], token="") == replace(access, token=""):
-        if known[0].token != access.token:
-            known[1].caller.renew(access.token)
-            _keepers[cluster.uid] = (access, known[1])
-        return known[1]
-    if known is not None:
-        known[1].caller.close()
-    made = KueueKeeper(Caller(access))
-    _keepers[cluster.uid] = (access, made)
-    return made
-
-
-def close(uid: str) -> None:
-    """Let go of what is open to a cluster."""
-    known = _keepers.pop(uid, None)
-    if known is not None:
-        known[1].caller.close()
