@@ -375,8 +375,7 @@ class SchedulerJob:
     one record, whose ``array_pending`` lists them ("3-99%10"). A part of a heterogeneous job has ``het_id`` (the
     scheduler id of the first part) and ``het_offset``. ``dependency`` and ``features`` are Slurm's own words.
     ``gpus``, ``cpus`` and ``memory_mib`` are of all nodes: given, or asked for while it waits; 0: unknown.
-    ``why`` is its reason as a sentence, where the scheduler gives more than a code; ``failed_node`` the node under it
-    that failed, where the scheduler names one.
+    ``why`` is its reason as a sentence where there is more than a code, ``failed_node`` the node under it that failed.
     """
 
     scheduler_id: str
