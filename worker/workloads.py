@@ -173,20 +173,25 @@ def _number(labels: Mapping[str, Any], key: str) -> int:
 
 
 def _share(job: Job) -> tuple[int, int]:
-    """CPUs and memory of each pod: as asked; a job of whole GPUs that asks for less gets its part of the node."""
+    """CPUs and memory of each pod: as asked; a job with GPUs that says nothing of one gets its part of the node.
+
+    A request is also the pod's weight where CPUs are short: one CPU for eight GPUs would starve what feeds them.
+    """
     cpus = max(job.cpus_per_task * job.tasks_per_node, 1)
     memory_mib = job.memory_per_node_mib
-    if not job.gpus_per_node or memory_mib:
+    if not job.gpus_per_node or (memory_mib and cpus > 1):
         return cpus, memory_mib
     rows = Node.objects.filter(cluster=job.cluster, gpus__gte=job.gpus_per_node, memory_mib__gt=0)
     rows = rows.exclude(phase=NodePhase.GONE)
     if job.gpu_type:
         rows = rows.filter(gpu_type=job.gpu_type)
-    smallest = rows.order_by("memory_mib").values_list("gpus", "memory_mib").first()
+    smallest = rows.order_by("memory_mib", "cpus").values_list("gpus", "memory_mib", "cpus").first()
     if smallest is None:
-        return cpus, 0
-    gpus, whole_mib = smallest
-    return cpus, int(whole_mib * _SHARE * job.gpus_per_node / gpus)
+        return cpus, memory_mib
+    part = _SHARE * job.gpus_per_node / smallest[0]
+    if cpus == 1:
+        cpus = max(1, int(smallest[2] * part))
+    return cpus, memory_mib or int(smallest[1] * part)
 
 
 def _auto_resume(job: Job) -> int:

@@ -62,7 +62,7 @@ def make_cluster(operator: Api, sandbox: dict[str, Any]) -> str:
         "auth": "eks",
         "scheduler": "kueue",
         "default_image": "registry.example/train:1",
-        "mounts": [{"claim": "fsx", "path": "/fsx"}],
+        "mounts": [{"claim": "shared", "path": "/fsx"}],
         "limits_mode": "enforce",
         "exporter_url": sandbox["dcgm"]["url_template"],
     }
@@ -102,7 +102,7 @@ def test_the_story_on_eks(running: Portal) -> None:
     # What would be sent, before it is: the objects, the hold, and which cluster to take.
     preview = researcher("POST", "jobs/preview", job_body(cluster))
     assert preview["problems"] == []
-    assert Decimal(preview["usd"]) > 0
+    assert Decimal(preview["usd_held"]) > 0
 
     job = researcher("POST", "jobs", job_body(cluster), key="job")
     path = f"jobs/{job['uid']}"

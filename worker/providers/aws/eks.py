@@ -46,7 +46,7 @@ class Eks:
                     roleArn=wants["role_arn"],
                     resourcesVpcConfig={
                         "subnetIds": list(wants["subnet_ids"]),
-                        "securityGroupIds": list(wants["security_group_ids"]),
+                        "securityGroupIds": list(wants.get("security_group_ids") or []),
                         "endpointPrivateAccess": True,
                         "endpointPublicAccess": False,
                     },
