@@ -131,3 +131,32 @@ def test_a_lost_node_is_blamed_once_and_the_job_goes_on_elsewhere(lab: KubeLab, 
     second = job.attempts.get(number=2)
     assert lost not in second.nodes
     assert second.excluded_nodes == [lost]
+
+
+def test_a_rank_that_misses_its_peer_is_not_to_blame_for_the_node_that_died(
+    lab: KubeLab, owner: Any, team: Any
+) -> None:
+    """The other rank ends with code 1 the moment its peer is gone, long before anybody calls the node lost."""
+    script = (
+        '#!/bin/bash\nmark="$QD_WORKING_DIRECTORY/$QD_ATTEMPT"\nmkdir -p "$QD_WORKING_DIRECTORY"\n'
+        'if [ "$RANK" = 1 ]; then touch "$mark"; sleep 600; fi\n'
+        'for i in $(seq 300); do [ -e "$QD_WORKING_DIRECTORY/gone" ] && { rm "$QD_WORKING_DIRECTORY/gone"; exit 1; }; '
+        "sleep 0.1; done\n"
+    )
+    spec = JobSpec(
+        name="gang", script=script, nodes=2, gpus_per_node=8, gpu_type="h100", time_limit_min=60, workload_kind="jobset"
+    )
+    job = job_submit(actor=actor_of(owner), team=team, cluster=lab.cluster, spec=spec)
+    lab.until("it runs", lab.job_in(job, "RUNNING"))
+    lab.until("its nodes are known", lambda: len(job.attempts.get().nodes) == 2)
+    attempt = job.attempts.get()
+    pods = {p["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: p for p in lab.objects("pods")}
+    lost = pods["1"]["spec"]["nodeName"]
+    folder = next(lab.pretend.api.state_dir.rglob(f"{job.uid}"))
+    lab.until("both ranks are there", (folder / attempt.uid).exists)
+    lab.pretend.kubelets.eviction_s = 3.0
+    lab.pretend.world.node_lose(lost)
+    (folder / "gone").touch()
+    lab.until("it was started again", lambda: job.attempts.count() == 2)
+    first = job.attempts.get(number=1)
+    assert (first.phase, first.stop_node) == ("NODE_FAILED", lost), first.message

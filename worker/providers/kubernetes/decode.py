@@ -50,11 +50,12 @@ def decoded(work: Work, scene: Scene) -> v.SchedulerJob:
     pods = sorted(work.pods, key=index_of)
     placed = pods or sorted(lately(work), key=index_of)
     nodes = tuple(dict.fromkeys(str(p["spec"]["nodeName"]) for p in placed if at(p, "spec", "nodeName")))
-    code, signal = exit_of(work) if end is not None and end.state != "COMPLETED" else (None, None)
+    is_over = end is not None and end.state not in ("COMPLETED", "COMPLETING")
+    code, signal = exit_of(work) if is_over else (None, None)
     state, why = (end.state, end.why) if end is not None else _now(work, scene)
     lost: list[str] = []
     if end is not None and end.state == "NODE_FAIL" and why is not None:
-        lost = [n for n in lost_nodes(work) if n]
+        lost = [n for n in lost_nodes(work, scene) if n]
         nodes = tuple(dict.fromkeys([*lost, *nodes]))
     created = scene.at(head.get("creationTimestamp"))
     started = _started(work, scene) if state != "PENDING" else None

@@ -21,6 +21,8 @@ _DONE = {"Job": "Complete", "JobSet": "Completed", "PyTorchJob": "Succeeded", "T
 _NODE_LOST = frozenset({"NodeLost", "NodeTainted", "NodeShutdown"})
 _TAKEN = frozenset({"PodPreempted", "Drained"})
 _TOO_LONG = "longer than specified deadline"
+#: How long after a failure pods that have not ended are waited for: their time to end, and until a silent node is told.
+_SETTLES = timedelta(seconds=180)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Scene:
     """What decoding needs to know beyond one workload.
 
     ``now`` bounds every time, ``skew_s`` is how far the server's clock is ahead of ours. ``waits`` says why a workload
-    is held back by the portal itself. ``events`` are the events of pods by namespace and name.
+    is held back by the portal itself. ``events`` are the events of pods by namespace and name, ``silent`` the nodes
+    that do not answer.
     """
 
     now: datetime
@@ -36,6 +39,7 @@ class Scene:
     who: Who | None = None
     waits: Callable[[Work], Reason | None] = lambda work: None
     events: Mapping[tuple[str, str], Sequence[Thing]] | None = None
+    silent: frozenset[str] = frozenset()
 
     def at(self, told: Any) -> datetime | None:
         """An instant of the server by our clock; never in the future, for no clock here has been there."""
@@ -115,11 +119,29 @@ def _failure(work: Work, failed: Mapping[str, Any], scene: Scene) -> End:
         why = Reason("DeadlineExceeded", _("It ran as long as it may."), is_final=True)
         return End("TIMEOUT", why, ended)
     found = _blame(work, scene)
+    if (unsettled := _unsettled(work, scene, ended)) is not None and (found is None or found.state == "FAILED"):
+        return unsettled
     if found is not None:
         return replace(found, ended_at=ended)
     message = str(failed.get("message") or failed.get("reason") or "")
     why = Reason("Failed", _("The cluster says: %(message)s", message=message), is_final=True, raw=message)
     return End("FAILED", why if message else None, ended)
+
+
+def _unsettled(work: Work, scene: Scene, ended: datetime | None) -> End | None:
+    """A gang fails at once where one of its nodes dies: its other ranks miss their peer long before anybody says so.
+
+    So a program's own end is believed once no pod is left of which it is not known how it ended.
+    """
+    left = [pod for pod in work.pods if is_placed(pod)]
+    for pod in left:
+        node = str(at(pod, "spec", "nodeName"))
+        if node in scene.silent:
+            text = _("The node %(node)s stopped answering under it.", node=node)
+            return End("NODE_FAIL", Reason("NodeLost", text, is_final=True), ended)
+    if left and ended is not None and scene.now - ended < _SETTLES:
+        return End("COMPLETING", Reason("Ending", _("It failed; how its other pods end is waited for.")))
+    return None
 
 
 def lately(work: Work) -> list[Thing]:
@@ -158,9 +180,10 @@ def _by_events(work: Work, scene: Scene) -> End | None:
     return None
 
 
-def lost_nodes(work: Work) -> list[str]:
+def lost_nodes(work: Work, scene: Scene) -> list[str]:
     """Nodes that were lost under its pods."""
-    found = []
+    nodes = [str(at(pod, "spec", "nodeName") or "") for pod in work.pods if is_placed(pod)]
+    found = [node for node in nodes if node in scene.silent]
     for pod in (*work.pods, *lately(work)):
         reason = pod_reason(pod)
         if reason is not None and reason.code in _NODE_LOST:

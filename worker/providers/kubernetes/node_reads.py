@@ -52,6 +52,11 @@ def seen_nodes(known: Known, queues: Sequence[str] = ()) -> tuple[v.SchedulerNod
     return tuple(_seen(node, by_node.get(str(node["metadata"]["name"]), []), queues) for node in nodes)
 
 
+def is_silent(node: Thing) -> bool:
+    """Whether its kubelet is known not to answer; one that never said anything is no news."""
+    return condition(node, "Ready").get("status") in ("False", "Unknown")
+
+
 def _seen(node: Thing, pods: Iterable[Thing], queues: Sequence[str]) -> v.SchedulerNode:
     head, labels = as_map(node["metadata"]), as_map(at(node, "metadata", "labels"))
     size = capacity_of(node)

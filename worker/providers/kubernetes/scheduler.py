@@ -62,6 +62,7 @@ class KubernetesScheduler:
         #: The instant and the state of the last whole read that was handed out.
         self._told: tuple[datetime, tuple[Any, ...]] | None = None
         self._decoded: dict[str, tuple[Any, tuple[v.SchedulerJob, ...]]] = {}
+        self._settling = False
         self._nodes: tuple[tuple[Any, ...], tuple[v.SchedulerNode, ...]] | None = None
 
     @property
@@ -145,8 +146,10 @@ class KubernetesScheduler:
         state = self._state(known)
         as_of = self._clock()
         jobs: tuple[v.SchedulerJob, ...] | None = None
-        if since is None or self._told is None or self._told != (since, state):
+        # What settles does so by the clock and by its nodes, too.
+        if since is None or self._told is None or self._told != (since, state) or self._settling:
             jobs = self._jobs(known)
+            self._settling = any(job.state == "COMPLETING" for job in jobs)
         self._told = (as_of, state)
         return v.QueueRead(
             as_of,
@@ -170,7 +173,8 @@ class KubernetesScheduler:
         for work in works.values():
             print_ = (work.fingerprint(), str(scene.waits(work) or ""))
             kept = self._decoded.get(work.id)
-            found[work.id] = kept if kept is not None and kept[0] == print_ else (print_, tuple(jobs_of(work, scene)))
+            is_kept = kept is not None and kept[0] == print_ and all(j.state != "COMPLETING" for j in kept[1])
+            found[work.id] = kept if kept is not None and is_kept else (print_, tuple(jobs_of(work, scene)))
         self._decoded = found
         return tuple(job for _print, jobs in found.values() for job in jobs)
 
@@ -184,7 +188,8 @@ class KubernetesScheduler:
             about = event.get("involvedObject") or {}
             if event.get("reason") in ("TaintManagerEviction", "NodeNotReady"):
                 events.setdefault((str(about.get("namespace") or ""), str(about.get("name") or "")), []).append(event)
-        return Scene(self._clock(), self.caller.skew_s, who_of(known), waits, events)
+        silent = frozenset(name for (_ns, name), node in known.of("Node").items() if node_reads.is_silent(node))
+        return Scene(self._clock(), self.caller.skew_s, who_of(known), waits, events, silent)
 
     # --- single jobs
 
