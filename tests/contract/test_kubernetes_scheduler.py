@@ -224,6 +224,9 @@ def test_it_fails_with_the_code_of_the_first_that_failed(site: KubeSite) -> None
     scheduler_id, job, pods = running_job(site, scheduler)
     site.pod_status(pods[1], "Failed", containerStatuses=site.ended(3))
     fail(site, job)
+    waits = until_state(scheduler, scheduler_id, "COMPLETING")
+    assert waits.exit_code is None, "the other pod may say that its node died"
+    site.pod_status(pods[0], "Succeeded", containerStatuses=site.ended(0))
     seen = until_state(scheduler, scheduler_id, "FAILED")
     assert (seen.exit_code, seen.signal) == (3, None)
     assert "exit code 3" in str(seen.why)
