@@ -34,7 +34,8 @@ class Candidate:
     """One cluster's answer; ``problem`` is the first thing against it, "" where a submit would be accepted.
 
     ``left_out`` is what its scheduler does not know of the spec. ``start`` is None where its queue was never read;
-    ``has_history``: jobs have ended there, so that the start is more than a sum of time limits.
+    ``doubt`` says why else it is None. ``has_history``: jobs have ended there, so that the start is more than a sum of
+    time limits.
     """
 
     cluster: Cluster
@@ -44,6 +45,7 @@ class Candidate:
     asked_at: datetime
     left_out: tuple[str, ...] = ()
     start: WhatIf | None = None
+    doubt: str = ""
     has_history: bool = False
     is_chosen: bool = False
 
@@ -69,7 +71,7 @@ class Candidate:
     def start_words(self) -> str:
         """When, in few words, with what is not known said."""
         if self.start is None:
-            return _("not known: its queue has not been read yet")
+            return self.doubt or _("not known: its queue has not been read yet")
         if self.start.is_now:
             return _("now")
         if self.start.p50_at is None or self.start.p90_at is None:
@@ -178,7 +180,11 @@ def _ask(
     start = None
     if not preview.problems and cluster.queue_read_at is not None:
         start = what_if(cluster, asked_by(spec, preview, cluster))
-    return Candidate(cluster, spec, preview, problem, now, left, start)
+    doubt = ""
+    if start is not None and start.is_now and preview.free_nodes < spec.nodes:
+        # What was read of the queue says that it is empty and the nodes say that they are not: neither is believed.
+        start, doubt = None, _("not known: fewer nodes are free than it needs, and nothing that waits explains it")
+    return Candidate(cluster, spec, preview, problem, now, left, start, doubt)
 
 
 def _money_problem(preview: Preview) -> str:
