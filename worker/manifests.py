@@ -38,7 +38,7 @@ _DEADLINES = (
 _EVERYWHERE = frozenset(
     (
         *("v1 ConfigMap", "v1 PersistentVolumeClaim", "v1 Pod", "v1 Secret", "v1 Service"),
-        *("batch/v1 CronJob", "batch/v1 Job"),
+        "batch/v1 Job",
         *("apps/v1 Deployment", "apps/v1 ReplicaSet", "apps/v1 StatefulSet"),
     )
 )

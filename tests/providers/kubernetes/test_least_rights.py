@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,8 @@ from sandbox.world import World
 from tests import kubernetes_site
 from tests.contract.kube_site import KubeSite, running_job, until_state
 from worker.providers.kubernetes.client import KubernetesAccess
+from worker.providers.kubernetes.made_kinds import DELETED_KINDS
+from worker.providers.kubernetes.pod_sets import SHAPES
 from worker.providers.kubernetes.scheduler import KubernetesScheduler, KubernetesSite
 from worker.providers.workload_values import KINDS
 from worker.reconcilers.clusters import NEEDED
@@ -90,6 +93,86 @@ def test_a_manifest_is_submitted_replaced_and_cancelled(site: KubeSite, schedule
     until_state(scheduler, receipt.scheduler_id, "PENDING")
     scheduler.cancel(receipt.scheduler_id)
     assert "settings" not in kubernetes_names(site)
+
+
+POD = {"restartPolicy": "Always", "containers": [{"name": "a", "image": "local/test:1"}]}
+ENDING = {**POD, "restartPolicy": "Never"}
+REPLICAS = {"selector": {"matchLabels": {"app": "a"}}}
+REPLICAS |= {"replicas": 1, "template": {"metadata": {"labels": {"app": "a"}}, "spec": POD}}
+JOB = {"suspend": True, "template": {"spec": ENDING}}
+#: By kind: an object that makes pods, and how its API group and version are called.
+MADE: dict[str, tuple[str, Any]] = {
+    "Pod": ("v1", POD),
+    "Job": ("batch/v1", JOB),
+    "Deployment": ("apps/v1", REPLICAS),
+    "ReplicaSet": ("apps/v1", REPLICAS),
+    "StatefulSet": ("apps/v1", {**REPLICAS, "serviceName": "a"}),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2", {"replicatedJobs": [{"name": "a", "template": {"spec": JOB}}]}),
+    "PyTorchJob": (
+        "kubeflow.org/v1",
+        {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": ENDING}}}},
+    ),
+    "HyperPodPyTorchJob": (
+        "sagemaker.amazonaws.com/v1",
+        {"replicaSpecs": [{"name": "pods", "replicas": 1, "template": {"spec": ENDING}}]},
+    ),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1", {"runtimeRef": {"name": "a", "kind": "TrainingRuntime"}}),
+    "LeaderWorkerSet": (
+        "leaderworkerset.x-k8s.io/v1",
+        {"replicas": 1, "leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": POD}}},
+    ),
+}
+RUNTIME = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "TrainingRuntime",
+    "metadata": {"name": "a"},
+    "spec": {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": JOB}}]}}},
+}
+
+
+def serve(cluster: ClusterApi, version: str, kind: str) -> None:
+    """A kind whose definition the pretend server does not bring."""
+    group, _sep, number = version.partition("/")
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": number, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    cluster.apply(crd)
+
+
+@pytest.mark.parametrize(("group", "kind"), sorted(SHAPES))
+def test_every_kind_of_a_manifest_is_found_and_cancelled(
+    cluster: ClusterApi, site: KubeSite, scheduler: KubernetesScheduler, group: str, kind: str
+) -> None:
+    if kind == "TrainingRuntime":
+        assert kind in DELETED_KINDS, "it goes with its TrainJob"
+        return
+    version, spec = MADE[kind]
+    assert version.rpartition("/")[0] == group
+    if site.caller.served().by_kind(kind, group) is None:
+        serve(cluster, version, kind)
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    thing = {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "labels": labels}, "spec": spec}
+    things = [RUNTIME, thing] if kind == "TrainJob" else [thing]
+    request = site.manifest(yaml.safe_dump_all(things))
+    receipt = scheduler.submit(request)
+    assert scheduler.submit(request) == receipt
+    (found,) = scheduler.jobs_by_comment(request.uid)
+    assert found.scheduler_id == receipt.scheduler_id
+    scheduler.cancel(receipt.scheduler_id)
+    for one in things:
+        resource = scheduler.served().by_kind(one["kind"])
+        left = [row["metadata"] for row in site.things(resource)]
+        assert [head["name"] for head in left if not head.get("deletionTimestamp")] == []
 
 
 def kubernetes_names(site: KubeSite) -> list[str]:

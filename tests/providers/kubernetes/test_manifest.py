@@ -185,6 +185,7 @@ BOX = f"{POD}.containers[0]"
         (job().replace("name: train", "generateName: train-"), "NoName", "metadata.generateName"),
         (job() + "---\n" + job(), "TwiceTheSame", "metadata.name"),
         (job().replace("batch/v1", "example.org/v1").replace("kind: Job", "kind: Widget"), "UnknownKind", "kind"),
+        ("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n", "CronJob", "kind"),
         ("apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n", "ClusterScoped", "kind"),
         ("apiVersion: v1\nkind: List\nmetadata: {name: a}\nitems: []\n", "UnknownKind", "kind"),
         ("apiVersion: v1\nkind: Pod\n", "NoName", "metadata"),
@@ -294,15 +295,25 @@ COUNTED = {
         f"spec: {{parallelism: 6, completions: 4, template: {{spec: {BOX8}}}}}\n",
         4,
     ),
-    "CronJob": (
-        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
-        f"spec: {{jobTemplate: {{spec: {{parallelism: 2, template: {{spec: {BOX8}}}}}}}}}\n",
-        2,
-    ),
     "Deployment": (
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n"
         f"spec: {{replicas: 3, template: {{spec: {BOX8}}}}}\n",
         3,
+    ),
+    "ReplicaSet": (
+        "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: a}\n"
+        f"spec: {{replicas: 3, template: {{spec: {BOX8}}}}}\n",
+        3,
+    ),
+    "StatefulSet": (
+        "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: a}\n"
+        f"spec: {{replicas: 3, template: {{spec: {BOX8}}}}}\n",
+        3,
+    ),
+    "HyperPodPyTorchJob": (
+        "apiVersion: sagemaker.amazonaws.com/v1\nkind: HyperPodPyTorchJob\nmetadata: {name: a}\n"
+        f"spec: {{replicaSpecs: [{{name: pods, replicas: 4, spares: 1, template: {{spec: {BOX8}}}}}]}}\n",
+        5,
     ),
     "JobSet": (
         "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: a}\nspec: {replicatedJobs: ["

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.providers.kubernetes.test_manifest import COUNTED, OWNER, job, problems
+from tests.providers.kubernetes.test_manifest import OWNER, job, problems
 from worker.providers.kubernetes.manifest import prepared, read_manifest
 from worker.providers.kubernetes.yaml_text import Unreadable
 
@@ -122,10 +122,3 @@ def test_a_label_that_would_show_elsewhere_is_not_added():
     with pytest.raises(Unreadable) as refused:
         prepared(read_manifest(text), **OWNER)
     assert refused.value.problem.code == "CannotAdd"
-
-
-def test_a_cron_job_s_jobs_are_queued_and_not_the_cron_job():
-    (made,) = prepared(read_manifest(COUNTED["CronJob"][0]), **OWNER, queue="vision").objects
-
-    assert made["spec"]["jobTemplate"]["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "vision"}
-    assert "kueue.x-k8s.io/queue-name" not in made["metadata"]["labels"]

@@ -242,6 +242,12 @@ def _object(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
     if (group, kind) in CLUSTER_SCOPED:
         text = _("%(kind)s belongs to the whole cluster, not to a team.", kind=kind)
         yield Refusal(("kind",), "ClusterScoped", text)
+    elif (group, kind) == ("batch", "CronJob"):
+        text = _(
+            "A CronJob starts again when nothing is held for it any more: bring a Job instead, and submit it "
+            "each time, by the API or the command line."
+        )
+        yield Refusal(("kind",), "CronJob", text)
     elif (group, kind) not in KNOWN:
         known = ", ".join(sorted(name for _group, name in KNOWN))
         text = _(

@@ -38,7 +38,5 @@ MANAGED_BY_KUEUE = frozenset(SHAPES) - {("trainer.kubeflow.org", "TrainingRuntim
 
 
 def queue_steps(kind: tuple[str, str]) -> tuple[str, ...]:
-    """The steps to whatever carries the queue's label: the object itself, its Jobs', or its pods' template."""
-    if kind == ("batch", "CronJob"):
-        return ("spec", "jobTemplate")
+    """The steps to whatever carries the queue's label: the object itself, or its pods' template."""
     return ("spec", "template") if kind == ("apps", "ReplicaSet") else ()

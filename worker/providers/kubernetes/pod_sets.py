@@ -126,11 +126,6 @@ def _job(value: Values) -> list[PodSet]:
     return [_one(value, _job_count(value, "spec"), "spec", "template")]
 
 
-def _cron_job(value: Values) -> list[PodSet]:
-    job = ("spec", "jobTemplate", "spec")
-    return [_one(value, _job_count(value, *job), *job, "template")]
-
-
 def _replicas(value: Values) -> list[PodSet]:
     return [_one(value, _count(value, "spec", "replicas"), "spec", "template")]
 
@@ -202,7 +197,6 @@ def _leader_worker_set(value: Values) -> list[PodSet]:
 SHAPES: Mapping[tuple[str, str], Callable[[Values], list[PodSet]]] = {
     ("", "Pod"): _pod,
     ("batch", "Job"): _job,
-    ("batch", "CronJob"): _cron_job,
     ("apps", "Deployment"): _replicas,
     ("apps", "ReplicaSet"): _replicas,
     ("apps", "StatefulSet"): _replicas,

@@ -17,6 +17,7 @@ from worker.providers.kubernetes.decode import deleted
 from worker.providers.kubernetes.ends import Scene
 from worker.providers.kubernetes.errors import SOURCE
 from worker.providers.kubernetes.informer import Informer, Known
+from worker.providers.kubernetes.made_kinds import RUNNING_KINDS
 from worker.providers.kubernetes.many import jobs_of
 from worker.providers.kubernetes.reason_values import Reason
 from worker.providers.kubernetes.reason_values import text as _
@@ -30,8 +31,6 @@ from worker.providers.workload_values import KUEUE, PLAIN, WorkloadSubmit
 #: The kinds whose changes can make a job look different.
 _OF_JOBS = ("Pod", *WORKLOADS, "Workload")
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"})
-#: Kinds of a manifest that are asked for when nothing of it is known: any of them says that it is there.
-_OF_MANIFESTS = (*WORKLOADS, "Deployment", "StatefulSet", "LeaderWorkerSet", "CronJob", "Pod")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,7 @@ class KubernetesScheduler:
         """The workload as the server has it now; nothing where it has none."""
         served = self.served()
         if kind == MANIFEST:
-            for one in _OF_MANIFESTS:
+            for one in RUNNING_KINDS:
                 resource = served.by_kind(one)
                 if resource is None:
                     continue
@@ -276,7 +275,7 @@ class KubernetesScheduler:
         """What was made for this attempt, asked of the server and not of memory."""
         served = self.served()
         works: dict[str, Work] = {}
-        for kind in _OF_MANIFESTS:
+        for kind in RUNNING_KINDS:
             resource = served.by_kind(kind)
             if resource is None:
                 continue

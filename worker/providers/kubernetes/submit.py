@@ -11,6 +11,7 @@ from worker.providers.errors import AccessDenied, Conflict, InvalidRequest, NotF
 from worker.providers.kubernetes import names
 from worker.providers.kubernetes.calls import Caller, path_of
 from worker.providers.kubernetes.errors import EXISTS, SOURCE
+from worker.providers.kubernetes.made_kinds import DELETED_KINDS, KEPT_KINDS
 from worker.providers.kubernetes.manifest import prepared, read_manifest
 from worker.providers.kubernetes.render import WORKLOAD_KINDS, owned, render
 from worker.providers.kubernetes.resources import Resource, Served
@@ -21,8 +22,6 @@ from worker.providers.workload_values import WorkloadSubmit
 Thing = dict[str, Any]
 #: What cannot come to anything by asking again: what was made so far is taken back.
 _FINAL = (InvalidRequest, Unsupported, QuotaExceeded, AccessDenied, NotFound)
-#: Kinds of a manifest that hold a person's data: never deleted with the job.
-KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 
 
 class Submitter:
@@ -234,9 +233,7 @@ class Submitter:
 
     def delete_all(self, namespace: str, uid: str) -> int:
         """Delete everything of an attempt but what holds data; how much was there."""
-        kinds = [*WORKLOAD_KINDS, "Deployment", "StatefulSet", "ReplicaSet", "CronJob", "LeaderWorkerSet", "Pod"]
-        kinds += ["TrainingRuntime", "PodGroup", "Service", "ConfigMap", "Secret"]
-        found = [(r, item) for r, item in self.made(namespace, uid, kinds) if not _is_made_by_another(item)]
+        found = [(r, item) for r, item in self.made(namespace, uid, DELETED_KINDS) if not _is_made_by_another(item)]
         for resource, item in found:
             if item["kind"] not in KEPT_KINDS:
                 with suppress(NotFound):

@@ -61,10 +61,11 @@ class Work:
 
 
 def attempt_of(head: Mapping[str, Any]) -> str:
-    """The attempt that labels and annotations name, where the object is one of the portal's."""
+    """The attempt that an object was made for, by our own label and annotation alone, "" for nobody's.
+
+    Who manages it (app.kubernetes.io/managed-by) is its author's word: a chart's objects say "Helm".
+    """
     labels = as_map(head.get("labels"))
-    if labels.get(names.LABEL_MANAGED) != names.MANAGED_BY:
-        return ""
     written = as_map(head.get("annotations")).get(names.LABEL_ATTEMPT)
     return str(written or labels.get(names.LABEL_ATTEMPT) or "")
 
