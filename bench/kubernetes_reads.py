@@ -89,10 +89,14 @@ def _fill(made: Any, pods: int, nodes: int) -> None:
                 "status": status,
             }
         )
+    owner: dict[str, Any] = {}
     for number in range(pods):
         name = f"job-{number // PODS_A_JOB}"
         if number % PODS_A_JOB == 0:
-            made.apply({**job, "metadata": {**job["metadata"], "name": name, "namespace": "default"}})
+            # Jobs of people with kubectl: each is one of its own.
+            whole = made.apply({**job, "metadata": {"name": name, "namespace": "default"}})
+            head = whole["metadata"]
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": head["uid"], "controller": True}
         template = job["spec"]["template"]
         container = {"name": "main", "ready": True, "restartCount": 0, "image": "i", "imageID": ""}
         running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -103,8 +107,7 @@ def _fill(made: Any, pods: int, nodes: int) -> None:
                 "metadata": {
                     "name": f"{name}-{number % PODS_A_JOB}",
                     "namespace": "default",
-                    "labels": template["metadata"]["labels"],
-                    "annotations": template["metadata"].get("annotations") or {},
+                    "ownerReferences": [owner],
                 },
                 "spec": {**template["spec"], "nodeName": f"n{number % nodes}"},
                 "status": {"phase": "Running", "containerStatuses": [{**container, "state": running}]},

@@ -34,7 +34,7 @@ class Api:
         self.bearer = running.manage("token", user).splitlines()[-1]
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def __call__(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
+    def __call__(self, method: str, path: str, body: Any = None, key: str = "", match: int | None = None) -> Any:
         request = urllib.request.Request(
             f"{self.url}/api/v1/{path}",
             method=method,
@@ -43,6 +43,7 @@ class Api:
                 "Authorization": f"Bearer {self.bearer}",
                 "Content-Type": "application/json",
                 **({"Idempotency-Key": key} if key else {}),
+                **({"If-Match": f'"{match}"'} if match is not None else {}),
             },
         )
         try:
