@@ -57,4 +57,4 @@ def queue_keeper_for(cluster: Cluster) -> KueueKeeper:
     """Kueue of a cluster, by the same connection. Raises as ``kubernetes_for``."""
     from worker.providers.kubernetes.kueue import KueueKeeper
 
-    return KueueKeeper(kubernetes_for(cluster).caller)
+    return KueueKeeper(kubernetes_for(cluster).caller, cluster.uid)

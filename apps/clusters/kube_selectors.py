@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -33,34 +35,64 @@ def kubernetes_of(cluster: Cluster) -> KubernetesSettings | None:
     return getattr(cluster, "kubernetes", None)
 
 
+def _named(text: str, source: str) -> str:
+    """``text`` where it is a name that Kubernetes takes; else what can be kept of it and a digest of ``source``."""
+    kept = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+    if kept == text and len(kept) <= 63:
+        return kept
+    return f"{kept[:54].strip('-') or 'team'}-{_digest(source)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def queue_name(team: Team) -> str:
-    """The name of the queue that the portal keeps for a team."""
-    return re.sub(r"[^a-z0-9-]+", "-", team.slug.lower()).strip("-")[:63] or "team"
+    """The name of the queue that the portal keeps for a team; two teams never share one."""
+    return _named(team.slug, team.slug)
+
+
+def default_namespace(prefix: str, team: Team) -> str:
+    """Where a team without a row runs: never in a namespace of Kubernetes itself, never in another team's."""
+    name = _named(f"{prefix}{team.slug}", team.slug)
+    return f"team-{name}"[:63].rstrip("-") if is_of_kubernetes(name) else name
+
+
+def is_of_kubernetes(namespace: str) -> bool:
+    """Whether a namespace is Kubernetes' own or everybody's."""
+    return namespace.startswith("kube-") or namespace in ("default", "kueue-system")
 
 
 def place_of(cluster: Cluster, team: Team) -> Place:
     """Where this team's jobs go on this cluster: as an operator entered it, else by the cluster's prefix."""
-    row = TeamNamespace.objects.filter(cluster=cluster, team=team).first()
-    return place_by(cluster, team, row)
+    rows = {row.team_id: row for row in TeamNamespace.objects.filter(cluster=cluster)}
+    return place_by(cluster, team, rows)
 
 
-def place_by(cluster: Cluster, team: Team, row: TeamNamespace | None) -> Place:
-    """The same, for a row that was read already."""
+def place_by(cluster: Cluster, team: Team, rows: Mapping[int, TeamNamespace]) -> Place:
+    """The same, for rows of the cluster by team that were read already."""
+    row = rows.get(team.pk)
     if row is not None:
         return Place(row.namespace, row.queue or queue_name(team), is_kept=not row.queue)
     settings = kubernetes_of(cluster)
-    prefix = settings.namespace_prefix if settings is not None else ""
-    return Place(f"{prefix}{queue_name(team)}"[:63].rstrip("-"), queue_name(team))
+    name = default_namespace(settings.namespace_prefix if settings is not None else "", team)
+    if any(other.namespace == name for other in rows.values()):
+        # Another team was given it: what runs there is not this team's to see.
+        name = f"{name[:54].rstrip('-')}-{_digest(team.slug)}"
+    return Place(name, queue_name(team))
 
 
 def team_in(cluster: Cluster, namespace: str) -> Team | None:
     """Whose jobs a namespace holds; None for nobody's."""
     row = TeamNamespace.objects.filter(cluster=cluster, namespace=namespace).select_related("team").first()
-    if row is not None:
-        return row.team
-    taken = set(TeamNamespace.objects.filter(cluster=cluster).values_list("team_id", flat=True))
-    for team in Team.objects.exclude(pk__in=taken):
-        if place_by(cluster, team, None).namespace == namespace:
+    return row.team if row is not None else defaults_to(cluster, namespace)
+
+
+def defaults_to(cluster: Cluster, namespace: str) -> Team | None:
+    """The team without a row whose jobs would run in this namespace."""
+    rows = {row.team_id: row for row in TeamNamespace.objects.filter(cluster=cluster)}
+    for team in Team.objects.exclude(pk__in=rows):
+        if place_by(cluster, team, rows).namespace == namespace:
             return team
     return None
 
@@ -120,13 +152,18 @@ class TypeSize:
 
 
 def types_of(cluster: Cluster) -> list[TypeSize]:
-    """The instance types of a cluster's nodes, by name; sizes are those of its smallest node, so that all fit."""
-    rows = Node.objects.filter(cluster=cluster).exclude(phase=NodePhase.GONE).exclude(instance_type="")
+    """The instance types of a cluster's nodes, by name; sizes are those of its smallest node, so that all fit.
+
+    A type whose nodes have all gone stays, with none: what was made for it waits for the next ones.
+    """
+    rows = Node.objects.filter(cluster=cluster).exclude(instance_type="")
     found: dict[str, list[tuple[int, int, int]]] = {}
-    for name, *size in rows.values_list("instance_type", "gpus", "cpus", "memory_mib"):
+    there: dict[str, int] = {}
+    for name, phase, *size in rows.values_list("instance_type", "phase", "gpus", "cpus", "memory_mib"):
         found.setdefault(name, []).append((size[0], size[1], size[2]))
+        there[name] = there.get(name, 0) + (phase != NodePhase.GONE)
     return [
-        TypeSize(name, len(sizes), max(s[0] for s in sizes), min(s[1] for s in sizes), min(s[2] for s in sizes))
+        TypeSize(name, there[name], max(s[0] for s in sizes), min(s[1] for s in sizes), min(s[2] for s in sizes))
         for name, sizes in sorted(found.items())
     ]
 
@@ -153,7 +190,7 @@ def team_places(cluster: Cluster) -> list[TeamPlace]:
     quotas = {s.team.pk: int(s.limit) for s in standings_of(teams, Unit.GPUS)}
     for team in teams:
         row = rows.get(team.pk)
-        place = place_by(cluster, team, row)
+        place = place_by(cluster, team, rows)
         if not place.is_kept or not (row or team.pk in shares or quotas.get(team.pk)):
             continue
         weight = row.weight if row is not None else Decimal(1)

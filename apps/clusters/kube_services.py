@@ -15,7 +15,7 @@ from apps.audit.services import event, record
 from apps.catalog.selectors import type_by_name
 from apps.clusters.kube_models import KubernetesSettings, TeamNamespace, TeamShare
 from apps.clusters.kube_rules import NAME, refuse, settings_problems
-from apps.clusters.kube_selectors import kubernetes_of
+from apps.clusters.kube_selectors import defaults_to, is_of_kubernetes, kubernetes_of
 from apps.clusters.models import Cluster
 from apps.clusters.permissions import can_operate_clusters
 from apps.clusters.services import CLUSTER_INTENT, ClusterInUse
@@ -187,8 +187,11 @@ def team_namespace_put(
     if not NAME.fullmatch(spec["namespace"]):
         text = _("a name of a namespace: lower-case letters, digits and dashes, at most 63")
         problems.append(FieldProblem("/namespace", "invalid", text))
-    if spec["namespace"].startswith("kube-"):
+    if is_of_kubernetes(spec["namespace"]):
         problems.append(FieldProblem("/namespace", "kept", _("namespaces of Kubernetes itself are no team's")))
+    elif (other := defaults_to(cluster, spec["namespace"])) is not None and other.pk != team.pk:
+        text = _("jobs of team %(team)s run there by its name; give that team a row of its own first")
+        problems.append(FieldProblem("/namespace", "taken", text % {"team": other.slug}))
     if spec["queue"] and not NAME.fullmatch(spec["queue"]):
         problems.append(FieldProblem("/queue", "invalid", _("lower-case letters, digits and dashes")))
     if not Decimal(0) <= weight <= Decimal(1000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from apps.teams.permissions import system_actor
 from sandbox.kubernetes import ClusterApi
 from tests.kubernetes_site import ask
 from worker import doors, kube_doors
+from worker.arrangement import arrangement_of
+from worker.providers.kubernetes.kueue import KueueKeeper
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 GPU = "nvidia.com/gpu"
@@ -221,3 +224,35 @@ def test_a_worker_that_dies_at_any_call_ends_at_the_same_queues(
     assert settings_now(pods).drift == []
     status, found = ask(api, "GET", f"{KUEUE}/clusterqueues")
     assert [q["metadata"]["name"] for q in found["items"]] == [team.slug]
+
+
+def test_two_portals_on_one_server_leave_each_other_s_queues_alone(
+    api: ClusterApi, pods: Cluster, team: Any, outsider: Any, work: Work
+) -> None:
+    share(pods, team)
+    work("cluster.queues")
+    other = KueueKeeper(kube_doors.kubernetes_for(pods).caller, "clu_of_another_portal")
+
+    compared = other.compare(replace(arrangement_of(pods, settings_now(pods)), teams=()))
+    other.write(compared)
+
+    assert quota_of(queue(api, team.slug))["nominalQuota"] == "16"
+    assert {one.name for one in compared.foreign} == {"p5.48xlarge", "quarterdeck"}
+    intent_ask("cluster.queues", pods.uid)
+    work("cluster.queues")
+    assert settings_now(pods).drift == []
+
+
+def test_a_cluster_scaled_to_nothing_keeps_its_queues(api: ClusterApi, pods: Cluster, team: Any, work: Work) -> None:
+    quota_set(actor=system_actor(), team=team, gpus=24)
+    intent_ask("cluster.queues", pods.uid)
+    work("cluster.queues")
+    assert quota_of(queue(api, team.slug))["borrowingLimit"] == "24"
+    Node.objects.filter(cluster=pods).update(phase="GONE")
+    intent_ask("cluster.queues", pods.uid)
+    work("cluster.queues")
+
+    assert quota_of(queue(api, team.slug))["borrowingLimit"] == "24"
+    cohort = ask(api, "GET", f"{KUEUE}/cohorts/quarterdeck")[1]
+    rest = next(r for r in cohort["spec"]["resourceGroups"][0]["flavors"][0]["resources"] if r["name"] == GPU)
+    assert rest["nominalQuota"] == "0"

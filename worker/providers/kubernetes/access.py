@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -95,6 +96,9 @@ def _cluster(told: Mapping[str, Any]) -> KubernetesAccess:
         )
     if told.get("proxy-url"):
         raise _refused("goes through a proxy (proxy-url), which the portal does not")
+    server = urlsplit(str(told.get("server") or ""))
+    if server.scheme != "https" and server.hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise _refused(f"has the server {told.get('server') or '–'}: a token goes by https only")
     ca = str(told.get("certificate-authority-data") or "")
     return KubernetesAccess(
         endpoint_url=str(told.get("server") or ""), ca=decoded(ca, "certificate-authority-data") if ca else ""
@@ -109,12 +113,8 @@ def _user(access: KubernetesAccess, told: Mapping[str, Any]) -> KubernetesAccess
     if told.get("token"):
         return replace(access, token=str(told["token"]).strip())
     if told.get("tokenFile"):
-        if Path(str(told["tokenFile"])) != IN_CLUSTER / "token":
-            raise _refused("names a tokenFile: put the token itself into it")
-        try:
-            return replace(access, token=(IN_CLUSTER / "token").read_text().strip())
-        except OSError as error:
-            raise AccessDenied(f"the pod's token cannot be read: {error.strerror}", source=SOURCE) from None
+        # A file of the worker's own would go to whatever address stands beside it.
+        raise _refused("names a tokenFile: put the token into it, or choose the portal's own service account")
     certificate, key = str(told.get("client-certificate-data") or ""), str(told.get("client-key-data") or "")
     if not certificate or not key:
         raise _refused("has a user without token or client certificate")

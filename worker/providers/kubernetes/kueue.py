@@ -12,7 +12,7 @@ from worker.providers.kubernetes.calls import APPLY, Caller, path_of
 from worker.providers.kubernetes.kueue_objects import GROUP, Difference, differences, objects
 from worker.providers.kubernetes.kueue_reasons import condition, is_true
 from worker.providers.kubernetes.kueue_values import Arrangement
-from worker.providers.kubernetes.names import LABEL_MANAGED, LABEL_TEAM, MANAGED_BY
+from worker.providers.kubernetes.names import LABEL_CLUSTER, LABEL_MANAGED, LABEL_TEAM, MANAGED_BY
 from worker.providers.kubernetes.pod_sets import as_list, as_map
 from worker.providers.kubernetes.resources import NAMESPACES, Resource
 from worker.providers.values import Text
@@ -32,10 +32,14 @@ class Comparison:
 
 
 class KueueKeeper:
-    """Kueue on one API server. Every method makes a bounded number of calls; raises only provider errors."""
+    """Kueue on one API server. Every method makes a bounded number of calls; raises only provider errors.
 
-    def __init__(self, caller: Caller) -> None:
+    ``mark`` is the uid of the cluster's row: two portals, or two rows of one, keep their own objects and no others.
+    """
+
+    def __init__(self, caller: Caller, mark: str) -> None:
         self.caller = caller
+        self.mark = mark
         self._resources: dict[str, Resource] = {}
 
     def version(self) -> str:
@@ -51,10 +55,13 @@ class KueueKeeper:
             raise InvalidRequest("the server has no Kueue", source="kubernetes", code="no-kueue")
         there = [thing for kind in KINDS if kind in self._resources for thing in self._all(kind)]
         rows = objects(wanted, version)
-        others = {_key(t): t for t in there if not is_ours(t)}
+        for row in rows:
+            row["metadata"]["labels"][LABEL_CLUSTER] = self.mark
+        mine = [thing for thing in there if self.is_ours(thing)]
+        others = {_key(t) for t in there} - {_key(t) for t in mine}
         taken = [row for row in rows if _key(row) in others]
         ours = tuple(row for row in rows if _key(row) not in others)
-        return Comparison(ours, tuple(there), tuple(differences(ours, there)), tuple(map(_taken, taken)))
+        return Comparison(ours, tuple(there), tuple(differences(ours, mine)), tuple(map(_taken, taken)))
 
     def write(self, comparison: Comparison) -> None:
         """Make and change what differs, then delete what is ours and wanted no more. Said twice it is said once."""
@@ -69,7 +76,7 @@ class KueueKeeper:
         gone = {(d.object_kind, d.namespace, d.name) for d in comparison.differences if d.kind == "foreign"}
         # Backwards: a queue goes before the flavor that it names.
         for thing in reversed(comparison.found):
-            if _key(thing) in gone and is_ours(thing):
+            if _key(thing) in gone and self.is_ours(thing):
                 try:
                     self.caller.delete(path_of(self._resources[thing["kind"]], thing), uid=thing["metadata"]["uid"])
                 except (NotFound, Conflict):
@@ -90,13 +97,18 @@ class KueueKeeper:
 
     def queues(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """ClusterQueues with quota and use as plain rows; ``found`` as :meth:`compare` gave it."""
-        return [queue_row(thing) for thing in found if thing.get("kind") == "ClusterQueue"]
+        return [queue_row(t, is_ours=self.is_ours(t)) for t in found if t.get("kind") == "ClusterQueue"]
 
     def read_queues(self) -> list[dict[str, Any]]:
         """The same, read now; none where the server has no Kueue."""
         if not self.version():
             return []
         return self.queues(self._all("ClusterQueue"))
+
+    def is_ours(self, thing: Mapping[str, Any]) -> bool:
+        """Whether it was made for this cluster's row."""
+        labels = as_map(as_map(thing.get("metadata")).get("labels"))
+        return labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_CLUSTER) == self.mark
 
     def _all(self, kind: str) -> Sequence[dict[str, Any]]:
         return self.caller.listed(self._resources[kind].path())[0]
@@ -107,11 +119,6 @@ class KueueKeeper:
             text = f"Kueue here has no {row['kind']}"
             raise InvalidRequest(text, source="kubernetes", code="no-kind")
         return path_of(resource, row)
-
-
-def is_ours(thing: Mapping[str, Any]) -> bool:
-    """Whether the portal made it."""
-    return as_map(as_map(thing.get("metadata")).get("labels")).get(LABEL_MANAGED) == MANAGED_BY
 
 
 def _key(thing: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -133,7 +140,7 @@ def _amount(value: Any) -> int:
         return 0
 
 
-def queue_row(thing: Mapping[str, Any]) -> dict[str, Any]:
+def queue_row(thing: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
     """A ClusterQueue as a row: cohort, waiting and admitted workloads, quota and use by flavor and resource."""
     head, spec, status = as_map(thing.get("metadata")), as_map(thing.get("spec")), as_map(thing.get("status"))
     used: dict[tuple[str, str], tuple[int, int]] = {}
@@ -166,7 +173,7 @@ def queue_row(thing: Mapping[str, Any]) -> dict[str, Any]:
         "name": str(head.get("name")),
         "cohort": str(spec.get("cohortName") or spec.get("cohort") or ""),
         "team": str(as_map(head.get("labels")).get(LABEL_TEAM) or ""),
-        "is_ours": is_ours(thing),
+        "is_ours": is_ours,
         "is_active": not active or is_true(thing, "Active"),
         "message": str(active.get("message") or "")[:300],
         "pending": _amount(status.get("pendingWorkloads")),

@@ -12,6 +12,8 @@ LABEL_JOB, LABEL_ATTEMPT = f"{PREFIX}/job", f"{PREFIX}/attempt"
 LABEL_TEAM, LABEL_OWNER = f"{PREFIX}/team", f"{PREFIX}/owner"
 #: On an array's Job: its tasks as people write them ("0-9%2").
 ARRAY = f"{PREFIX}/array"
+#: The cluster's row for which an object of Kueue was made.
+LABEL_CLUSTER = f"{PREFIX}/cluster"
 #: Marks everything written here, so that a sweep lists it by one selector.
 LABEL_MANAGED = "app.kubernetes.io/managed-by"
 MANAGED_BY = "quarterdeck"

@@ -17,9 +17,6 @@ from worker.providers.kubernetes.reason_values import Reason
 from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.kubernetes.works import Thing, Work
 
-#: On the workload: its place in the line; the higher goes first.
-_PRIORITY = "quarterdeck.dev/priority"
-
 
 @dataclass(frozen=True)
 class Line:
@@ -42,9 +39,11 @@ def line_up(works: Mapping[str, Work], known: Known) -> Line:
     # What may begin already but has not found its nodes yet has them as good as taken.
     for work in works.values():
         if not is_held_back(work) and work.attempt and work.root is not None and not _is_over(work.root):
-            for one in _sets(work):
-                missing = one[1] - sum(is_live(pod) for pod in work.pods)
-                _place(one[0], [one[2]] * max(0, missing), rooms)
+            there = sum(is_live(pod) for pod in work.pods)
+            for spec, count, one in _sets(work):
+                found = min(count, there)
+                there -= found
+                _place(spec, [one] * (count - found), rooms)
             for pod in work.pods:
                 if is_live(pod) and not at(pod, "spec", "nodeName"):
                     _place(as_map(pod.get("spec")), [demand_of_pod(pod)], rooms)
@@ -53,7 +52,7 @@ def line_up(works: Mapping[str, Work], known: Known) -> Line:
     waits: dict[str, Reason] = {}
     blocked: dict[str, Work] = {}
     for work in held:
-        if at(work.root, "metadata", "annotations", HELD):
+        if any(at(part.root, "metadata", "annotations", HELD) for part in work.parts or [work]):
             continue
         sets = _sets(work)
         eligible = {name for spec, _count, _one in sets for name in _eligible(spec, rooms)}
@@ -73,9 +72,11 @@ def line_up(works: Mapping[str, Work], known: Known) -> Line:
 
 
 def is_held_back(work: Work) -> bool:
-    """Whether it is a job of the portal that waits for the portal to let it begin."""
+    """Whether it is a job of the portal that waits for the portal to let it begin; of a manifest, any part of it."""
     root = work.root
-    if root is None or not work.attempt or work.parts or at(root, "metadata", "labels", QUEUE):
+    if work.parts:
+        return any(is_held_back(part) for part in work.parts)
+    if root is None or not work.attempt or at(root, "metadata", "labels", QUEUE):
         return False
     suspended = at(root, "spec", "suspend") or at(root, "spec", "runPolicy", "suspend")
     return bool(suspended) and not _is_over(root)
@@ -88,10 +89,8 @@ def _is_over(root: Thing) -> bool:
     )
 
 
-def _turn(work: Work) -> tuple[int, str, str]:
-    told = at(work.root, "metadata", "annotations", _PRIORITY)
-    priority = int(str(told)) if str(told or "").lstrip("-").isdigit() else 0
-    return -priority, str(at(work.root, "metadata", "creationTimestamp") or ""), work.id
+def _turn(work: Work) -> tuple[str, str]:
+    return str(at(work.root, "metadata", "creationTimestamp") or ""), work.id
 
 
 def _name(work: Work) -> str:
@@ -125,6 +124,9 @@ def _rooms(known: Known) -> dict[str, _Room]:
 
 def _sets(work: Work) -> list[tuple[Mapping[str, Any], int, Demand]]:
     found: list[tuple[Mapping[str, Any], int, Demand]]
+    if work.parts:
+        # All that is still held back begins together.
+        return [one for part in work.parts if is_held_back(part) or not is_held_back(work) for one in _sets(part)]
     try:
         found = [(one.spec, one.count, _each(one)) for one in pod_sets(work.root or {}) if one.count]
     except BadValue:

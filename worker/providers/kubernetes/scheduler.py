@@ -397,7 +397,8 @@ class KubernetesScheduler:
         known = self.informer.look()
         line = plain.line_up(gather(known), known)
         for work in line.may_begin:
-            actions.unsuspend(self.caller, self.served(), work)
+            for part in filter(plain.is_held_back, work.parts or [work]):
+                actions.unsuspend(self.caller, self.served(), part)
         return len(line.may_begin)
 
     def sweep(self, is_due: Callable[[str], bool]) -> int:
