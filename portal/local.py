@@ -204,10 +204,10 @@ def sandbox_values(layout: Layout) -> list[str]:
         f"    cluster      {slurm[0]}, user {slurm[1]}, token {slurm[2]}, partition gpu",
         f"                 shared folder {slurm[3]}",
         f"                 exporter {facts['dcgm']['url_template']}",
-        "    Kubernetes   kubeconfig file:sandbox-kubeconfig; any claim to mount: shared",
+        "    Kubernetes   kubeconfig file:sandbox-kubeconfig, any image (local/train:1), volume shared /shared, the same exporter",
         f"    fleet        {aws['subnet_id']}, {aws['security_group_id']}, {aws['image_id']}",
         f"    node group   the same; role {role}:role/nodes, of PCS {role}:instance-profile/AWSPCS-nodes",
-        f"    EKS          second subnet {aws['second_subnet_id']}, administrator {role}:role/admins",
+        f"    EKS          second subnet {aws['second_subnet_id']}, role {role}:role/cluster, administrator {role}:role/admins",
         "    HyperPod     scripts s3://sagemaker-lab/scripts/",
         f"    ParallelCluster  its API at {aws['endpoint_url']}/parallelcluster",
     ]

@@ -164,6 +164,7 @@ def _kueue(cluster: Any) -> None:
         },
         observed_queues=queues,
         queues_read_at=now - timedelta(seconds=20),
+        queues_digest="written",
         queues_written_at=now - timedelta(days=1),
         drift=drift,
         drift_since=now - timedelta(minutes=11),

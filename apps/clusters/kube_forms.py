@@ -70,7 +70,9 @@ class KubernetesForm(PortalForm):
         ),
     )
     namespace_prefix = _line(
-        gettext_lazy("Namespace prefix"), 30, gettext_lazy("Before a team's name, where it has no row above.")
+        gettext_lazy("Namespace prefix"),
+        30,
+        gettext_lazy("Before a team's name, where no namespace was entered for it."),
     )
     topology_level = _line(
         gettext_lazy("Nodes together by label"),

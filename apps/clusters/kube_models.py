@@ -25,7 +25,7 @@ class KubernetesSettings(Recorded):
 
     ``observed`` is what the server says of itself: ``version``, ``kinds`` ("apiVersion Kind"), ``kueue`` (the version
     of its API), ``may`` (verb and resource to whether we may). ``observed_queues`` are Kueue's ClusterQueues with
-    quota and use; ``drift`` is what differs from what the portal wants of Kueue.
+    quota and use; ``drift`` is what differs from what the portal wants of Kueue, ``queues_digest`` what it last wrote.
     """
 
     uid_prefix = "kst"
@@ -52,6 +52,7 @@ class KubernetesSettings(Recorded):
     observed_queues = models.JSONField(default=list, blank=True)
     queues_read_at = models.DateTimeField(null=True, blank=True)
     queues_written_at = models.DateTimeField(null=True, blank=True)
+    queues_digest = models.CharField(max_length=64, blank=True, default="")
     queues_message = SaidField(blank=True, default="")
     drift = SaidJSONField(default=list, blank=True)
     drift_since = models.DateTimeField(null=True, blank=True)

@@ -39,11 +39,11 @@ def queues_message(settings: KubernetesSettings, words: Said | str) -> None:
 
 
 def drift_observed(
-    cluster: Cluster, settings: KubernetesSettings, drift: Sequence[Mapping[str, Any]], *, repairs: bool
+    cluster: Cluster, settings: KubernetesSettings, drift: Sequence[Mapping[str, Any]], *, is_told: bool
 ) -> bool:
-    """Store what differs from what is wanted, and tell of it once when it begins; True when it changed.
+    """Store what differs from what is wanted, and with ``is_told`` tell of it when it begins; True when it changed.
 
-    ``drift`` are ``{kind, object, path, text}`` with a said text. ``repairs``: it is about to be put right.
+    ``drift`` are ``{kind, object, path, text}`` with a said text.
     """
     rows = [dict(row) for row in drift]
     if settings.drift == rows:
@@ -52,23 +52,29 @@ def drift_observed(
     since = settings.drift_since or clock.now() if rows else None
     with transaction.atomic():
         KubernetesSettings.objects.filter(pk=settings.pk).update(drift=rows, drift_since=since)
-        if begins and any(row["kind"] != "missing" for row in rows) and settings.queues_written_at is not None:
-            text = _("Kueue differs from what is wanted in %(n)s places; put right")
-            if not repairs:
-                text = _("Kueue differs from what is wanted in %(n)s places; nothing is written")
-            event(
-                "cluster",
-                cluster.uid,
-                "QueuesRepaired" if repairs else "QueuesDiffer",
-                said(text, n=len(rows)),
-                data={"places": [row["object"] for row in rows][:20]},
-            )
+        if begins and is_told:
+            _queues_event(cluster, "QueuesDiffer", rows)
     settings.drift, settings.drift_since = rows, since
     return True
 
 
-def queues_written(settings: KubernetesSettings) -> None:
-    """All that is wanted was sent now; the next comparison tells whether it is there."""
+def queues_written(
+    cluster: Cluster, settings: KubernetesSettings, digest: str, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """All that is wanted was sent now; the next comparison tells whether it is there.
+
+    ``digest`` is that of what is wanted: where it is the one written before, somebody else had changed something.
+    """
+    kind = "QueuesRepaired" if settings.queues_digest == digest else "QueuesWritten"
     now = clock.now()
-    KubernetesSettings.objects.filter(pk=settings.pk).update(queues_written_at=now)
-    settings.queues_written_at = now
+    with transaction.atomic():
+        KubernetesSettings.objects.filter(pk=settings.pk).update(queues_written_at=now, queues_digest=digest)
+        _queues_event(cluster, kind, rows)
+    settings.queues_written_at, settings.queues_digest = now, digest
+
+
+def _queues_event(cluster: Cluster, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The first place in words, and how many more."""
+    more = len(rows) - 1
+    text = said(_("%(first)s (and %(n)s more)"), first=rows[0]["text"], n=more) if more else rows[0]["text"]
+    event("cluster", cluster.uid, kind, text, data={"places": [str(row["object"]) for row in rows][:20]})

@@ -52,7 +52,8 @@ def cluster_reached(
             Cluster.objects.filter(pk=cluster.pk).update(**columns)
             return
         move(cluster, CLUSTER_TRANSITIONS, ClusterPhase.READY, **columns)
-        event("cluster", cluster.uid, "ClusterReady", f"Slurm {version}, REST {api_version}")
+        spoken = f"Kubernetes {version}" if cluster.is_kubernetes else f"Slurm {version}, REST {api_version}"
+        event("cluster", cluster.uid, "ClusterReady", spoken)
 
 
 def operator_missing(cluster: Cluster) -> None:

@@ -17,6 +17,11 @@ WAITS_FOR_ROOM = frozenset(
 _STARTS = frozenset(("It", "Its", "The", "A", "An", "No", "Something"))
 
 
+def waits_for_room(code: str) -> bool:
+    """Whether what it waits for is its turn or room, by the code of its scheduler; without one it may be."""
+    return not code or code in WAITS_FOR_ROOM or not code_words(code)
+
+
 def code_words(code: str) -> str:
     """A code in a clause; empty for one that is none of Kubernetes'."""
     words = {

@@ -107,6 +107,9 @@ def parts_of(job: HasParts) -> list[Part]:
 
 def part_numbers(scheduler_id: str, job: HasParts) -> list[str]:
     """The scheduler's number of each part of a job: Slurm numbers them on from the first."""
+    if not job.parts:
+        # Kubernetes has no numbers, and no parts.
+        return [scheduler_id]
     return [str(int(scheduler_id) + offset) for offset in range(1 + len(job.parts))]
 
 

@@ -17,7 +17,7 @@ from apps.jobs.action_words import kept_words
 from apps.jobs.array_selectors import tally_of
 from apps.jobs.block_ends import Room, held_words, room_for
 from apps.jobs.dependency_selectors import standstill_of
-from apps.jobs.kube_words import ended_words, said_words
+from apps.jobs.kube_words import ended_words, said_words, waits_for_room
 from apps.jobs.limit_selectors import limit_words
 from apps.jobs.models import Attempt, Job
 from apps.jobs.reason_words import waiting_words
@@ -63,6 +63,9 @@ def waiting_sentence(job: Job, attempt: Attempt | None) -> str:
     }
     again = "; " + attempt_words(attempt) if attempt is not None and attempt.number > 1 else ""
     if attempt is not None and attempt.phase == AttemptPhase.QUEUED and (told := said_words(attempt)):
+        if not waits_for_room(attempt.observed_reason):
+            # It has its nodes, or never will: its place in a line would mislead.
+            return _("Cannot begin on %(cluster)s: %(why)s") % {"cluster": job.cluster.name, "why": f"{told}{again}"}
         expected = prediction_of(attempt)
         start = expected_words(expected, accuracy_of(job.cluster_id)) if expected is not None else ""
         return f"{head}{again}. {told}{f' {start}.' if start else ''}{ends_words(room)}"

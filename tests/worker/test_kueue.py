@@ -122,7 +122,8 @@ def test_what_somebody_changes_is_told_and_put_back(api: ClusterApi, pods: Clust
     assert quota_of(queue(api, team.slug))["nominalQuota"] == "16"
     assert settings_now(pods).drift == []
     told = Event.objects.get(object_uid=pods.uid, kind="QueuesRepaired")
-    assert "1 places" in str(told.text)
+    assert "nominalQuota is 4; wanted is 16" in str(told.text)
+    assert Event.objects.filter(object_uid=pods.uid, kind="QueuesWritten").count() == 1
 
 
 def test_compare_only_writes_nothing_and_shows_the_field(api: ClusterApi, pods: Cluster, team: Any, work: Work) -> None:

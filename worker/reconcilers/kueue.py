@@ -5,6 +5,8 @@ The key is the cluster's uid. Server-side apply said twice is said once, so a lo
 
 from __future__ import annotations
 
+import hashlib
+
 from django.utils.translation import gettext_noop as _
 
 from apps.clusters import kube_observations as obs
@@ -42,28 +44,31 @@ def reconcile(uid: str) -> Outcome:
     keeper = kube_doors.queue_keeper_for(cluster)
     if cluster.limits_mode == LimitsMode.OFF:
         obs.queues_observed(settings, keeper.read_queues())
-        obs.drift_observed(cluster, settings, [], repairs=False)
+        obs.drift_observed(cluster, settings, [], is_told=False)
         obs.queues_message(settings, "")
         return again(PERIOD_S)
     try:
-        comparison = keeper.compare(arrangement_of(cluster, settings))
+        wanted = arrangement_of(cluster, settings)
+        comparison = keeper.compare(wanted)
     except (InvalidRequest, AccessDenied) as error:
         obs.queues_message(settings, said(_("cannot be compared: %(error)s"), error=str(error)))
         return again(REFUSED_S)
     repairs = cluster.limits_mode == LimitsMode.ENFORCE
-    changed = _tell(cluster, settings, keeper, comparison, repairs=repairs)
+    digest = hashlib.sha256(repr(wanted).encode()).hexdigest()
+    is_told = not repairs and settings.queues_digest in ("", digest)
+    changed = _tell(cluster, settings, keeper, comparison, is_told=is_told)
     if not repairs or not comparison.differences:
         return again(PERIOD_S)
-    return _write(settings, keeper, comparison, is_new=changed)
+    return _write(cluster, settings, keeper, comparison, digest=digest, is_new=changed)
 
 
 def _tell(
-    cluster: Cluster, settings: KubernetesSettings, keeper: KueueKeeper, comparison: Comparison, *, repairs: bool
+    cluster: Cluster, settings: KubernetesSettings, keeper: KueueKeeper, comparison: Comparison, *, is_told: bool
 ) -> bool:
     """Store what was found; whether what differs is not what differed the last time."""
     obs.queues_observed(settings, keeper.queues(comparison.found))
     apart = [*comparison.differences, *comparison.foreign]
-    changed = obs.drift_observed(cluster, settings, [_place(one) for one in apart], repairs=repairs)
+    changed = obs.drift_observed(cluster, settings, [_place(one) for one in apart], is_told=is_told)
     if not comparison.differences:
         obs.queues_message(settings, "")
     return changed
@@ -75,7 +80,15 @@ def _place(one: Difference) -> dict[str, object]:
     return {"kind": one.kind, "object": f"{one.object_kind} {name}", "path": one.path, "text": text}
 
 
-def _write(settings: KubernetesSettings, keeper: KueueKeeper, comparison: Comparison, *, is_new: bool) -> Outcome:
+def _write(
+    cluster: Cluster,
+    settings: KubernetesSettings,
+    keeper: KueueKeeper,
+    comparison: Comparison,
+    *,
+    digest: str,
+    is_new: bool,
+) -> Outcome:
     try:
         keeper.write(comparison)
     except (InvalidRequest, AccessDenied, NotFound, QuotaExceeded) as error:
@@ -84,6 +97,6 @@ def _write(settings: KubernetesSettings, keeper: KueueKeeper, comparison: Compar
     except ProviderError as error:
         obs.queues_message(settings, said(_("not written: %(error)s"), error=str(error)))
         raise
-    obs.queues_written(settings)
+    obs.queues_written(cluster, settings, digest, [_place(one) for one in comparison.differences])
     # What stays different after a write, somebody else writes at the same pace: it is not fought for every second.
     return again(0 if is_new else PERIOD_S)
