@@ -82,6 +82,7 @@ MIDDLEWARE = [
 EXACT_REQUEST = "worker.exact_request.exact_request"
 MANIFEST_CHECK = "worker.manifests.check"
 MANIFEST_SENT = "worker.manifests.marked"
+MANIFEST_SHOWN = "worker.manifests.shown"
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES = [

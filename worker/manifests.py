@@ -10,6 +10,7 @@ from apps.clusters.kube_selectors import kubernetes_of, place_of
 from apps.clusters.kube_states import Allowance
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import NodePhase
+from apps.jobs.exact_request import HIDDEN
 from apps.jobs.kube_rules import class_names
 from apps.teams.models import Team
 from worker.providers.kubernetes.manifest import (
@@ -25,6 +26,7 @@ from worker.providers.kubernetes.manifest import (
 from worker.providers.kubernetes.pod_rules import PodPolicy
 from worker.providers.kubernetes.pod_sets import BadValue, Demand, as_list, as_map, at
 from worker.providers.kubernetes.pods import SCHEDULER_NAMES
+from worker.providers.kubernetes.shown import without_secrets
 from worker.providers.kubernetes.yaml_text import Unreadable
 from worker.reconcilers.fleet_parts import said_text
 
@@ -59,6 +61,7 @@ def policy_of(cluster: Cluster, team: Team) -> ManifestPolicy:
         allows_host_ipc=Allowance.HOST_IPC in allows,
         allows_proc_mount=Allowance.PROC_MOUNT in allows,
         allows_unconfined=Allowance.UNCONFINED in allows,
+        priority_classes=frozenset({settings.pod_priority_class, *class_names(settings.priority_classes)} - {""}),
         service_accounts=frozenset({"", "default", settings.service_account}),
         schedulers=frozenset({"", "default-scheduler", SCHEDULER_NAMES.get(settings.scheduler, "")}),
     )
@@ -72,13 +75,16 @@ def policy_of(cluster: Cluster, team: Team) -> ManifestPolicy:
         queues=frozenset({place.queue}),
         priorities=frozenset(priorities) if priorities else None,
         allows_external_services=Allowance.EXTERNAL_SERVICES in allows,
+        hidden=HIDDEN,
     )
 
 
 def _sizes(cluster: Cluster) -> tuple[NodeSize, ...]:
     rows = Node.objects.filter(cluster=cluster, cpus__gt=0, memory_mib__gt=0).exclude(phase=NodePhase.GONE)
-    seen = rows.order_by().values_list("instance_type", "gpus", "cpus", "memory_mib").distinct()
-    return tuple(NodeSize(name or "node", gpus, cpus * 1000, memory) for name, gpus, cpus, memory in seen)
+    seen = rows.order_by().values_list("instance_type", "gpus", "cpus", "memory_mib", "labels__capacity:efa").distinct()
+    return tuple(
+        NodeSize(name or "node", gpus, cpus * 1000, memory, int(efa or 0)) for name, gpus, cpus, memory, efa in seen
+    )
 
 
 def check(text: str, cluster: Cluster, team: Team) -> dict[str, Any]:
@@ -138,6 +144,11 @@ def _deadline_s(doc: Document) -> int | None:
 def _of_job(job: Mapping[str, Any]) -> int | None:
     value = job.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def shown(text: str) -> str:
+    """The manifest for those who may only look: without what its Secrets hold."""
+    return without_secrets(text, hidden=HIDDEN)
 
 
 def marked(text: str, *, job: str, attempt: str, team: str, owner: str, queue: str = "") -> str:

@@ -21,7 +21,7 @@ from apps.costs.selectors import postings_of
 from apps.jobs.evidence import slow_reasons_of
 from apps.jobs.filters import JobFilter
 from apps.jobs.kube_api import kubernetes_members
-from apps.jobs.manifests import is_manifest
+from apps.jobs.manifests import is_manifest, shown_text
 from apps.jobs.models import Attempt, Job, ProgressPoint, RunnerStream
 from apps.jobs.option_forms import option_members, with_members
 from apps.jobs.part_forms import part_members
@@ -169,7 +169,7 @@ class JobDetailSerializer(JobSerializer):
     usd = serializers.SerializerMethodField()
     slow = serializers.SerializerMethodField()
     script = serializers.CharField(read_only=True)
-    manifest = serializers.CharField(read_only=True)
+    manifest = serializers.SerializerMethodField(help_text="What its Secrets hold is hidden.")
 
     class Meta(JobSerializer.Meta):
         fields = [*JobSerializer.Meta.fields, "sentence", "slow", "attempts", "usd", "script", "manifest"]
@@ -177,6 +177,10 @@ class JobDetailSerializer(JobSerializer):
     def get_sentence(self, job: Job) -> str:
         """What is going on."""
         return job_sentence(job)
+
+    def get_manifest(self, job: Job) -> str:
+        """What a person brought, "" where the portal wrote the job."""
+        return shown_text(job.manifest)
 
     def get_slow(self, job: Job) -> list[dict[str, str]]:
         """Why a running job may be slow: code and sentence of each reason; empty when there is nothing to say."""

@@ -24,7 +24,7 @@ from apps.jobs.dependency_selectors import graph_of
 from apps.jobs.evidence import slow_reasons, step_times
 from apps.jobs.history import SPAN_COLOURS, curve_of, ledger_of, moments_of, spans_of, time_use, with_happenings
 from apps.jobs.kube_selectors import happenings_for
-from apps.jobs.manifests import sent_lines
+from apps.jobs.manifests import sent_lines, text_for
 from apps.jobs.models import Attempt, Job
 from apps.jobs.part_forms import parts_text
 from apps.jobs.part_selectors import has_parts
@@ -239,11 +239,12 @@ class JobConfig(JobPage):
         """The page."""
         job = self.job(uid)
         context = self.frame(job)
-        context["body"] = json.dumps(spec_of(job), indent=2, ensure_ascii=False)
+        context["body"] = json.dumps(spec_of(job, self.actor), indent=2, ensure_ascii=False)
         own = [{"rule": rule, "source": OWN, "name": ""} for rule in job.retry_rules]
         context["further_parts"] = parts_text(job.parts).splitlines()
         context["retry_chain"] = [*own, *job.retry_defaults]
         context["manifest_lines"] = sent_lines(job, context["attempt"]) if job.manifest and context["attempt"] else []
+        context["manifest"] = text_for(self.actor, job)
         context["submit_url"] = request.build_absolute_uri("/api/v1/jobs")
         return self.answer(request, "jobs/job_config.html", context)
 

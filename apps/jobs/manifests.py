@@ -16,8 +16,10 @@ from apps.clusters.kube_states import KubeScheduler, WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem
 from apps.jobs.models import Attempt, Job, JobTemplate
+from apps.jobs.permissions import can_submit_job
 from apps.jobs.template_rules import fill_template, yaml_text
 from apps.teams.models import Team
+from apps.teams.permissions import Actor
 
 if TYPE_CHECKING:
     from apps.jobs.services import JobSpec
@@ -156,7 +158,7 @@ class SentLine:
 
 
 def sent_lines(job: Job, attempt: Attempt) -> list[SentLine]:
-    """The manifest of a job as this attempt sends it, the labels of its owner marked."""
+    """The manifest of a job as this attempt sends it, the labels of its owner marked, what Secrets hold hidden."""
     place, known = place_of(job.cluster, job.team), kubernetes_of(job.cluster)
     sent = import_string(settings.MANIFEST_SENT)(
         job.manifest,
@@ -166,7 +168,17 @@ def sent_lines(job: Job, attempt: Attempt) -> list[SentLine]:
         owner=job.owner_name,
         queue="" if known is not None and known.scheduler == KubeScheduler.PLAIN else place.queue,
     )
-    return lines_between(job.manifest.splitlines(), str(sent).splitlines())
+    return lines_between(shown_text(job.manifest).splitlines(), shown_text(str(sent)).splitlines())
+
+
+def shown_text(text: str) -> str:
+    """A manifest as it is shown: without what its Secrets hold."""
+    return str(import_string(settings.MANIFEST_SHOWN)(text)) if text else ""
+
+
+def text_for(actor: Actor, job: Job) -> str:
+    """A job's manifest to be submitted again: to the letter for those who may submit for its team, else as shown."""
+    return job.manifest if can_submit_job(actor, job.team) else shown_text(job.manifest)
 
 
 def lines_between(before: Sequence[str], after: Sequence[str]) -> list[SentLine]:

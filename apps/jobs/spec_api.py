@@ -10,13 +10,15 @@ from rest_framework.response import Response
 from apps.core.api import Endpoint
 from apps.jobs.api import JobSubmitSerializer
 from apps.jobs.dependency_selectors import dependency_text
+from apps.jobs.manifests import text_for
 from apps.jobs.models import Job
 from apps.jobs.part_rules import MEMBERS
 from apps.jobs.selectors import job_for
 from apps.jobs.template_selectors import unlocked
+from apps.teams.permissions import Actor
 
 
-def spec_of(job: Job) -> dict[str, Any]:
+def spec_of(job: Job, actor: Actor) -> dict[str, Any]:
     """What a submit of the same again would say; a template's values instead of its script while it is enabled."""
     body: dict[str, Any] = {
         "team": job.team.slug,
@@ -44,7 +46,7 @@ def spec_of(job: Job) -> dict[str, Any]:
         # Its size is counted from it, or from what the template makes.
         body = {name: body[name] for name in ("team", "cluster", "name", "time_limit_min", "dependency")}
         if not is_template:
-            return {**body, "manifest": job.manifest}
+            return {**body, "manifest": text_for(actor, job)}
     if job.template is not None and job.template.is_enabled:
         template = job.template
         taken = unlocked(template.parameters, job.template_parameters)
@@ -62,4 +64,4 @@ class JobSpecBody(Endpoint):
 
     def get(self, request: Request, uid: str) -> Response:
         """The body for POST /jobs; change what is to be different."""
-        return Response(spec_of(job_for(actor=self.actor, may="jobs.view", uid=uid)))
+        return Response(spec_of(job_for(actor=self.actor, may="jobs.view", uid=uid), self.actor))

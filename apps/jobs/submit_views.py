@@ -23,7 +23,7 @@ from apps.jobs.candidates import Candidate, Candidates, asked_by, candidates_for
 from apps.jobs.exact_request import ExactRequest, exact_request
 from apps.jobs.forms import JobForm, field_of, initial_from_job, initial_from_sbatch
 from apps.jobs.kube_forms import ON_KUBERNETES, image_fill
-from apps.jobs.manifests import is_manifest, manifest_read
+from apps.jobs.manifests import is_manifest, manifest_read, text_for
 from apps.jobs.models import Job, JobTemplate
 from apps.jobs.sbatch import read_sbatch
 from apps.jobs.sbatch_shape import completed
@@ -148,7 +148,7 @@ class NewJob(_NewJob):
             initial[name] = choices[0] if choices else ""
         if uid := request.GET.get("from"):
             job = job_for(actor=self.actor, may="jobs.view", uid=uid)
-            initial |= initial_from_job(job)
+            initial |= initial_from_job(job) | {"manifest": text_for(self.actor, job)}
         if wanted := request.GET.get("template"):
             if wanted not in probe.templates:
                 raise NotFound(_("There is no template %(name)s.") % {"name": wanted})

@@ -16,10 +16,12 @@ from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster
 from apps.core.errors import FieldProblem, Refusal
 from apps.core.forms import NamingForm
+from apps.jobs.manifests import text_for
 from apps.jobs.models import Job
 from apps.jobs.template_fields import read_typed, typed
 from apps.jobs.template_rules import LABELS, MAX_PARAMETERS, Content, shown
 from apps.teams.models import Team
+from apps.teams.permissions import Actor
 
 FREE, DEFAULT, LOCKED = "free", "default", "locked"
 STATES = (
@@ -254,7 +256,7 @@ def initial_of(content: Content, teams: Sequence[Team]) -> dict[str, Any]:
     return values
 
 
-def content_from_job(job: Job) -> Content:
+def content_from_job(job: Job, actor: Actor) -> Content:
     """A template that would make the same job again: its script, and all it asked for as defaults.
 
     Further parts are no field that a template has; the page says so.
@@ -262,7 +264,7 @@ def content_from_job(job: Job) -> Content:
     defaults: dict[str, Any] = {"cluster": job.cluster.uid}
     if job.manifest:
         defaults |= {"workload_kind": str(job.workload_kind), "time_limit_min": job.time_limit_min}
-        return Content(title=job.name[:80], script=job.manifest, defaults=defaults)
+        return Content(title=job.name[:80], script=text_for(actor, job), defaults=defaults)
     for name in LABELS:
         if name in ("cluster", "name"):
             continue

@@ -214,7 +214,7 @@ class NewTemplate(_TemplateForm):
             job = job_for(actor=self.actor, may="jobs.view", uid=uid)
             if job.origin == JobOrigin.OUTSIDE:
                 raise NotFound(_("job %(name)s was submitted past the portal") % {"name": job.name})
-            content, teams = content_from_job(job), [t for t in mine if t.pk == job.team_id]
+            content, teams = content_from_job(job, self.actor), [t for t in mine if t.pk == job.team_id]
             of_parts = job if job.parts else None
         elif wanted := request.GET.get("copy"):
             template = template_for(actor=self.actor, may="templates.view", name=wanted)

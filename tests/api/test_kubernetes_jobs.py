@@ -147,3 +147,66 @@ def test_what_the_cluster_said_is_read_by_the_api(as_user: Any, owner: Any, outs
     assert (row["attempt"], row["code"], row["is_bad"]) == (1, "ImageMissing", True)
     assert row["text"] == "The image a:1 is not in its registry."
     assert as_user(outsider).send("GET", f"jobs/{uid}/happenings").status_code == 404
+
+
+SECRET = """\
+# the team's key
+apiVersion: v1
+kind: Secret
+metadata:
+  name: key
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: '{"password":"hunter2"}'}
+# password: hunter2
+stringData:
+  password: hunter2
+  file: |
+    hunter2
+data: &data {token: aHVudGVyMg==}
+---
+"""
+
+
+def test_what_secrets_hold_is_for_those_who_submit_alone(
+    as_user: Any, owner: Any, member: Any, pods: Any, client: Any
+) -> None:
+    from tests.demo_kubernetes import MANIFEST
+
+    text = SECRET + MANIFEST
+    body = {"team": "nlp", "cluster": "lab", "name": "rl", "manifest": text}
+    made = as_user(owner).send("POST", "jobs", body, Idempotency_Key="k1")
+    assert made.status_code == 202, made.content
+    uid = made.json()["uid"]
+    told = [made.json()["manifest"], as_user(owner).send("GET", f"jobs/{uid}").json()["manifest"]]
+    told += [as_user(member).send("GET", f"jobs/{uid}/spec").json()["manifest"]]
+    for shown in told:
+        assert "hunter2" not in shown
+        assert "aHVudGVyMg" not in shown
+        assert "password: …" in shown
+        assert "name: key" in shown
+        assert shown.startswith("# the team's key\napiVersion: v1\nkind: Secret\n")
+        assert shown.endswith(MANIFEST)
+    assert as_user(owner).send("GET", f"jobs/{uid}/spec").json()["manifest"] == text
+    for person, sees in ((member, False), (owner, True)):
+        client.force_login(person)
+        page = client.get(f"/jobs/{uid}/config").content.decode()
+        assert ("hunter2" in page) is sees
+        if sees:
+            assert "hunter2" not in page.partition('<pre class="script diff"')[2].partition("</pre>")[0]
+    again = as_user(owner).send("POST", "jobs", {**body, "manifest": told[0]}, Idempotency_Key="k2")
+    pointers = {row["pointer"] for row in problem(again, 422, "InvalidInput")["errors"]}
+    assert pointers == {"/manifest"}
+    dry = as_user(owner).send("POST", "jobs/preview", body).json()
+    assert "hunter2" not in str(dry)
+
+
+def test_a_secret_is_hidden_however_it_is_written() -> None:
+    from worker.manifests import shown
+
+    held = "{kind: Secret, apiVersion: v1, metadata: {name: a}, data: {b: hunter2}}"
+    for text in (held, f"--- {held}\n", f"  {held}", f"kind: A\n--- # first\n{held}\n---\nkind: B\n"):
+        found = shown(text)
+        assert "hunter2" not in found
+        assert "b: …" in found
+        assert ("kind: B\n" in text) == found.endswith("---\nkind: B\n")
+    assert shown("kind: Secret\ndata: [hunter2\n") == "…"
+    assert shown("kind: Secret\ndata: hunter2\n") == "kind: Secret\ndata: …\n"

@@ -85,3 +85,21 @@ def test_the_clusters_own_scheduler_may_be_named(pods: Any, team: Any) -> None:
     assert [row["code"] for row in check(named, pods, team)["problems"]] == ["SchedulerName"]
     pods.kubernetes.scheduler = "volcano"
     assert check(named, pods, team)["problems"] == []
+
+
+def test_the_policy_knows_efa_and_the_priority_classes_of_the_cluster(pods: Any, team: Any) -> None:
+    from apps.clusters.models import Node
+
+    size: dict[str, Any] = {"instance_type": "p5.48xlarge", "gpus": 8, "cpus": 192, "memory_mib": 2_000_000}
+    Node.objects.create(cluster=pods, name="n1", labels={"capacity:efa": "32"}, **size)
+    Node.objects.create(cluster=pods, name="n2", labels={}, **size)
+    asked = job("a", 8).replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32")
+    assert check(asked, pods, team)["problems"] == []
+    more = asked.replace("efa: 32", "efa: 33")
+    assert [row["code"] for row in check(more, pods, team)["problems"]] == ["TooLargeForAnyNode"]
+    first = job("a", 8).replace(
+        "    spec:\n      containers", "    spec:\n      priorityClassName: high\n      containers"
+    )
+    assert [row["code"] for row in check(first, pods, team)["problems"]] == ["PriorityClass"]
+    pods.kubernetes.pod_priority_class = "high"
+    assert check(first, pods, team)["problems"] == []

@@ -8,8 +8,9 @@ from typing import Any
 
 from worker.providers.kubernetes import names
 from worker.providers.kubernetes.manifest_kinds import CLUSTER_SCOPED, KNOWN, MANAGED_BY_KUEUE, queue_steps
+from worker.providers.kubernetes.manifest_rules import everywhere, train_job
 from worker.providers.kubernetes.manifest_text import Additions, merged, spliced
-from worker.providers.kubernetes.pod_rules import PodPolicy, Refusal, refusals, secret_refusal
+from worker.providers.kubernetes.pod_rules import PodPolicy, Refusal, refusals
 from worker.providers.kubernetes.pod_sets import (
     BadValue,
     Demand,
@@ -20,8 +21,9 @@ from worker.providers.kubernetes.pod_sets import (
     demand,
     group_kind,
     pod_sets,
+    runtime_sets,
 )
-from worker.providers.kubernetes.queueing import PRIORITY, QUEUE
+from worker.providers.kubernetes.queueing import QUEUE
 from worker.providers.kubernetes.yaml_text import Node, Problem, Unreadable, plain, read_nodes
 from worker.providers.values import Text
 
@@ -87,7 +89,7 @@ class ManifestPolicy:
 
     ``served`` are the "apiVersion Kind" that the server has, None where it was not asked. ``nodes`` are the sizes of
     the cluster's nodes, none where they are unknown. ``queues`` are those that the team may name itself, ``priorities``
-    the WorkloadPriorityClasses (None: any).
+    the WorkloadPriorityClasses (None: any). ``hidden`` stands for what a Secret holds where it is shown.
     """
 
     namespace: str
@@ -97,6 +99,7 @@ class ManifestPolicy:
     queues: frozenset[str] = frozenset()
     priorities: frozenset[str] | None = None
     allows_external_services: bool = False
+    hidden: str = ""
     max_pods: int = 10_000
 
 
@@ -208,26 +211,29 @@ def _with(tree: Mapping[Any, Any], keys: tuple[str | int, ...], more: Mapping[st
 
 
 def _of_runtime(doc: Document, sets: list[PodSet], manifest: Manifest) -> list[PodSet]:
-    """A TrainJob's nodes by what its runtime in the same manifest says, where it says nothing itself."""
+    """A TrainJob's pods: all that its runtime in the same manifest makes, else the nodes that it says itself."""
     trainer = as_map(at(doc.value, "spec", "trainer"))
-    if "numNodes" in trainer and as_map(trainer.get("resourcesPerNode")):
-        return sets
     name = str(at(doc.value, "spec", "runtimeRef", "name") or "")
     kind = at(doc.value, "spec", "runtimeRef", "kind")
     runtime = next((d for d in manifest.documents if d.kind == kind == "TrainingRuntime" and d.name == name), None)
+    if runtime is None and kind == "TrainingRuntime":
+        what = "the TrainingRuntime is not in the manifest, and so the quota of the job is unknown: bring it along"
+        raise BadValue("spec.runtimeRef.name", what)
     if runtime is None:
-        missing = "numNodes" if "numNodes" not in trainer else "resourcesPerNode"
-        raise BadValue(f"spec.trainer.{missing}", "is missing, and so the quota of the job is unknown")
+        for missing in ("numNodes", "resourcesPerNode"):
+            if missing not in trainer or (missing == "resourcesPerNode" and not as_map(trainer[missing])):
+                raise BadValue(f"spec.trainer.{missing}", "is missing, and so the quota of the job is unknown")
+        return sets
     nodes = trainer.get("numNodes", at(runtime.value, "spec", "mlPolicy", "numNodes"))
     if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
         raise BadValue("spec.trainer.numNodes", f"{nodes!r} is no count")
     found = []
-    for pods in pod_sets(runtime.value):
+    for pods, replicas, count in runtime_sets(runtime.value):
         job = at(runtime.value, *pods.keys[:-2])
         is_trainer = at(job, "metadata", "labels", _TRAINER_STEP) == "trainer"
         asked = as_map(trainer.get("resourcesPerNode")) if is_trainer else {}
-        count = (1 if nodes is None else nodes) if is_trainer else 1
-        found.append(PodSet(pods.path, pods.keys, pods.template, count, asked or None))
+        each = nodes if is_trainer and nodes is not None else count
+        found.append(PodSet(pods.path, pods.keys, pods.template, replicas * each, asked or None))
     return [*found, *(pods for pods in sets if pods.path != "spec.trainer")]
 
 
@@ -286,26 +292,6 @@ def _names(doc: Document, seen: set[tuple[str, str, str]]) -> Iterator[Refusal]:
         text = _("The manifest has %(kind)s %(name)s twice.", kind=doc.kind, name=name)
         yield Refusal(("metadata", "name"), "TwiceTheSame", text)
     seen.add((*group_kind(doc.value), name))
-    places: list[tuple[str | int, ...]] = [("metadata",)]
-    for pods in _sets(doc):
-        places.append((*pods.keys, "metadata"))
-    for place in dict.fromkeys(places):
-        for part in ("labels", "annotations"):
-            for label, label_text in as_map(at(doc.value, *place, part)).items():
-                ours = label.startswith(f"{names.PREFIX}/") or label == names.LABEL_MANAGED
-                if ours and not (label == names.LABEL_MANAGED and label_text != names.MANAGED_BY):
-                    text = _("%(label)s is set by the portal.", label=label)
-                    yield Refusal((*place, part, label), "KeptLabel", text)
-                if not isinstance(label_text, str):
-                    text = _("%(label)s is no text: put it in quotes.", label=label)
-                    yield Refusal((*place, part, label), "LabelNotText", text)
-
-
-def _sets(doc: Document) -> list[PodSet]:
-    try:
-        return pod_sets(doc.value)
-    except BadValue:
-        return []
 
 
 def _parts(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
@@ -318,16 +304,7 @@ def _parts(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
     if at(value, "metadata", "ownerReferences"):
         text = _("Who owns an object is said by the server's own controllers.")
         yield Refusal(("metadata", "ownerReferences"), "KeptLabel", text)
-    steps = (*queue_steps(group_kind(value)), "metadata", "labels", QUEUE)
-    queue = at(value, *steps)
-    if queue is not None and str(queue) not in policy.queues:
-        text = _("The queue %(name)s is not this team's.", name=queue)
-        yield Refusal(steps, "OtherQueue", text)
-    steps = (*steps[:-1], PRIORITY)
-    priority = at(value, *steps)
-    if priority is not None and policy.priorities is not None and str(priority) not in policy.priorities:
-        text = _("The priority class %(name)s is not for teams.", name=priority)
-        yield Refusal(steps, "PriorityClass", text)
+    yield from everywhere(value, policy.pods, policy.queues, policy.priorities)
     kind = at(value, "spec", "type")
     if doc.kind == "Service" and not policy.allows_external_services:
         if kind in ("NodePort", "LoadBalancer", "ExternalName"):
@@ -339,6 +316,11 @@ def _parts(doc: Document, policy: ManifestPolicy) -> Iterator[Refusal]:
     if doc.kind == "Secret" and value.get("type") == "kubernetes.io/service-account-token":
         text = _("Tokens of service accounts are not made by manifests.")
         yield Refusal(("type",), "Secret", text)
+    for part in ("data", "stringData") if doc.kind == "Secret" and policy.hidden else ():
+        for name, held in as_map(value.get(part)).items():
+            if held == policy.hidden:
+                text = _("This value was hidden when the manifest was shown: write it again.")
+                yield Refusal((part, name), "HiddenValue", text)
 
 
 def _pods(doc: Document, policy: ManifestPolicy, secrets: frozenset[str], manifest: Manifest) -> Iterator[Refusal]:
@@ -357,11 +339,8 @@ def _pods(doc: Document, policy: ManifestPolicy, secrets: frozenset[str], manife
     for pods, one in found:
         if pods.count and policy.nodes and (refusal := _too_large(pods, one, policy.nodes)):
             yield refusal
-    for part in ("dataset", "model"):
-        name = at(doc.value, "spec", "initializer", part, "secretRef", "name")
-        keys = ("spec", "initializer", part, "secretRef", "name")
-        if doc.kind == "TrainJob" and name and (refused := secret_refusal(str(name), keys, policy.pods, secrets)):
-            yield refused
+    if doc.kind == "TrainJob":
+        yield from train_job(doc.value, policy.pods, secrets)
 
 
 def _too_large(pods: PodSet, one: Demand, nodes: tuple[NodeSize, ...]) -> Refusal | None:

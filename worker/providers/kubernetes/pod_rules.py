@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.providers.kubernetes.efa import GPU
+from worker.providers.kubernetes.efa import EFA, GPU
 from worker.providers.kubernetes.pod_sets import PodSet, Values, as_list, as_map, spell
 from worker.providers.values import Text
 
@@ -32,6 +32,10 @@ SAFE_SYSCTLS = frozenset(
     )
 )
 _SELINUX = frozenset({"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"})
+#: Devices that carry data and compute nothing: they come with the GPUs.
+_NETWORK = ("rdma/", "vpc.amazonaws.com/")
+#: NVIDIA's runtime shows a container the GPUs that this names, whatever it asked for.
+_SHOWS_GPUS, _NO_GPUS = "NVIDIA_VISIBLE_DEVICES", ("none", "void")
 _LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 
@@ -163,6 +167,10 @@ def _container(container: Values, keys: tuple[Step, ...], policy: PodPolicy) -> 
         text = _("%(image)s is no name of an image.", image=repr(image)[:120])
         yield Refusal((*keys, "image"), "ImageName", text)
     yield from _devices(as_map(container.get("resources")), keys)
+    for number, row in enumerate(as_list(container.get("env"))):
+        if as_map(row).get("name") == _SHOWS_GPUS and as_map(row).get("value") not in _NO_GPUS:
+            text = _("%(name)s could show GPUs that were not asked for: leave it out.", name=_SHOWS_GPUS)
+            yield Refusal((*keys, "env", number), "VisibleDevices", text)
     security, where = as_map(container.get("securityContext")), (*keys, "securityContext")
     if security.get("privileged") and not policy.allows_privileged:
         text = _("Privileged containers are not allowed on this cluster.")
@@ -182,10 +190,10 @@ def _container(container: Values, keys: tuple[Step, ...], policy: PodPolicy) -> 
 
 
 def _devices(resources: Values, keys: tuple[Step, ...]) -> Iterator[Refusal]:
-    """GPUs under another name (a slice, a share), which no quota here counts."""
+    """GPUs under another name (a slice, a share) and accelerators of others, which no quota here counts."""
     for part in ("requests", "limits"):
         for name in as_map(resources.get(part)):
-            if name.startswith("nvidia.com/") and name != GPU:
+            if "/" in name and name not in (GPU, EFA) and not name.startswith(_NETWORK):
                 text = _("%(name)s cannot be counted against a quota; ask for nvidia.com/gpu.", name=name)
                 yield Refusal((*keys, "resources", part, name), "ResourceClaims", text)
 

@@ -146,9 +146,9 @@ def _job_set(value: Values) -> list[PodSet]:
 def _pytorch_job(value: Values) -> list[PodSet]:
     base = ("spec", "pytorchReplicaSpecs")
     # An elastic job may grow to its limit without another word.
-    most = {"Worker": _count(value, "spec", "elasticPolicy", "maxReplicas", default=0)}
+    most = {"worker": _count(value, "spec", "elasticPolicy", "maxReplicas", default=0)}
     return [
-        _one(value, max(_count(value, *base, role, "replicas"), most.get(role, 0)), *base, role, "template")
+        _one(value, max(_count(value, *base, role, "replicas"), most.get(role.lower(), 0)), *base, role, "template")
         for role in as_map(at(value, *base))
     ]
 
@@ -168,6 +168,18 @@ def _hyperpod_job(value: Values) -> list[PodSet]:
 
 def _training_runtime(value: Values) -> list[PodSet]:
     return _job_set_at(value, "spec", "template", "spec", is_runtime=True)
+
+
+def runtime_sets(value: Values) -> list[tuple[PodSet, int, int]]:
+    """The sets of a TrainingRuntime, with how many Jobs of each and how many pods of each Job a TrainJob makes of it.
+
+    Raises BadValue where a count is none.
+    """
+    found = []
+    for pods in _training_runtime(value):
+        job = pods.keys[:-3]
+        found.append((pods, _count(value, *job, "replicas"), _job_count(value, *job, "template", "spec")))
+    return found
 
 
 def _train_job(value: Values) -> list[PodSet]:
@@ -242,8 +254,9 @@ def demand(pods: PodSet) -> Demand:
             most = _most(most, _sum(running, asked))
     for number, container in enumerate(as_list(pods.spec.get("containers"))):
         running = _sum(running, _requests(as_map(container), (*base, "containers", number)))
-    # Requests of the pod as a whole stand above those of its containers.
-    whole = _requests(pods.spec, base) if pods.spec.get("resources") else {}
+    # Requests of the pod as a whole stand above those of its containers, of what a pod as a whole may ask for.
+    asked = _requests(pods.spec, base) if pods.spec.get("resources") else {}
+    whole = {key: amount for key, amount in asked.items() if key in ("cpu", "memory") or key.startswith("hugepages-")}
     overhead = {
         str(key): _quantity(value, (*base, "overhead", str(key)))
         for key, value in as_map(pods.spec.get("overhead")).items()
