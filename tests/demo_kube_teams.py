@@ -17,7 +17,7 @@ def demo_kube_teams(seed: _Seed) -> None:
     _nodes(cluster)
     _teams(seed, cluster)
     _kueue(cluster)
-    seed.rows.clusters["turing"] = cluster
+    seed.rows.clusters["babbage"] = cluster
 
 
 def _cluster(seed: _Seed) -> Any:
@@ -28,9 +28,9 @@ def _cluster(seed: _Seed) -> Any:
     with seed.ago(60 * 24 * 9):
         cluster = kubernetes_connect(
             actor=seed.actor("operator"),
-            name="turing",
+            name="babbage",
             auth="kubeconfig",
-            kubeconfig_ref="file:turing-kubeconfig",
+            kubeconfig_ref="file:babbage-kubeconfig",
             scheduler="kueue",
             default_image="registry.example/research/train:2026.11",
             mounts=[

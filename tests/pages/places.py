@@ -121,9 +121,9 @@ def argument(site: DemoRows, about: str) -> list[Any]:
         case "hyperpod":
             return [site.clusters["lovelace"].uid]
         case "kubernetes":
-            return [site.clusters["turing"].uid]
+            return [site.clusters["babbage"].uid]
         case "kubernetes_node":
-            return [site.clusters["turing"].nodes.get(name="ip-10-2-0-12.ec2.internal").uid]
+            return [site.clusters["babbage"].nodes.get(name="ip-10-2-0-12.ec2.internal").uid]
         case "parallelcluster":
             return [site.clusters["hpc-west"].uid]
         case "failed_cluster":

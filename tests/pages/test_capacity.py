@@ -38,7 +38,7 @@ def test_cards_show_sentence_bar_and_age(sign_in: SignIn, more: DemoRows) -> Non
     text = sign_in("member").get("/clusters").content.decode()
     assert "Unreachable for" in text
     assert "from slurm" in text
-    assert text.count("stack-bar") == 6, "those without GPUs have none"
+    assert text.count("stack-bar") == 7, "those without GPUs have none"
     assert text.count(">shannon<") == text.count(">noether<") == 1
     only = sign_in("member").get("/clusters?phase=UNREACHABLE").content.decode()
     assert ">hopper<" in only

@@ -15,8 +15,8 @@ from tests.demo_rows import DemoRows
 SignIn = Callable[..., Client]
 
 
-def turing() -> Cluster:
-    return Cluster.objects.select_related("kubernetes").get(name="turing")
+def kept() -> Cluster:
+    return Cluster.objects.select_related("kubernetes").get(name="babbage")
 
 
 def posted(cluster: Cluster, **changes: Any) -> dict[str, Any]:
@@ -27,15 +27,15 @@ def posted(cluster: Cluster, **changes: Any) -> dict[str, Any]:
 
 
 def test_shares_queues_and_drift_are_shown(sign_in: SignIn, more: DemoRows) -> None:
-    text = sign_in("operator").get(f"/clusters/{turing().uid}/kubernetes").content.decode()
+    text = sign_in("operator").get(f"/clusters/{kept().uid}/kubernetes").content.decode()
     assert "nominalQuota is 12; wanted is 16" in text
     assert "hyperpod-ns-vision-clusterqueue" in text
     assert "teams have 40 GPUs of their own and the cluster has 32" in text
-    assert sign_in("member").get(f"/clusters/{turing().uid}/kubernetes").status_code == 403
+    assert sign_in("member").get(f"/clusters/{kept().uid}/kubernetes").status_code == 403
 
 
 def test_a_share_and_a_namespace_are_entered_and_taken_away(sign_in: SignIn, more: DemoRows) -> None:
-    client, url = sign_in("operator"), f"/clusters/{turing().uid}/kubernetes"
+    client, url = sign_in("operator"), f"/clusters/{kept().uid}/kubernetes"
     share = {"what": "share", "share_team": "speech", "instance_type": "p5.48xlarge", "gpus": "8"}
     assert client.post(url, share).status_code == 302
     row = TeamShare.objects.get(team__slug="speech")
@@ -52,14 +52,14 @@ def test_a_share_and_a_namespace_are_entered_and_taken_away(sign_in: SignIn, mor
 
 
 def test_settings_are_changed_with_the_version_seen(sign_in: SignIn, more: DemoRows) -> None:
-    cluster = turing()
+    cluster = kept()
     client, url = sign_in("operator"), f"/clusters/{cluster.uid}/kubernetes"
     body = posted(cluster, mounts="fsx /fsx\ndata /data sub ro", allowances=["host_network"])
     assert client.post(url, body).status_code == 302, client.post(url, body).content.decode()[:2000]
     row = KubernetesSettings.objects.get(cluster=cluster)
     assert row.mounts[1] == {"claim": "data", "path": "/data", "sub_path": "sub", "read_only": True}
     assert row.allowances == ["host_network"]
-    assert client.post(url, posted(turing(), mounts="fsx fsx")).status_code == 422
+    assert client.post(url, posted(kept(), mounts="fsx fsx")).status_code == 422
     assert client.post(url, {**body, "context": "other"}).status_code in (409, 412, 422), "the version is an old one"
 
 

@@ -57,7 +57,7 @@ class KubeWorld:
         made.delete(PODS.path("default", f"on-{node}"), grace_s=0)
         made.close()
 
-    def until(self, what: str, look: Callable[[], Any], *kinds: str, timeout_s: float = 30.0) -> Any:
+    def until(self, what: str, look: Callable[[], Any], *kinds: str, timeout_s: float = 60.0) -> Any:
         """Make visits of these kinds (all without) until ``look`` finds something."""
         from apps.intents.models import Intent
 
