@@ -28,6 +28,7 @@ from worker.providers.kubernetes.pod_sets import BadValue, Demand, as_list, as_m
 from worker.providers.kubernetes.pods import SCHEDULER_NAMES
 from worker.providers.kubernetes.shown import without_secrets
 from worker.providers.kubernetes.yaml_text import Unreadable
+from worker.providers.workload_values import KUEUE
 from worker.reconcilers.fleet_parts import said_text
 
 #: Where a kind says how long it may run, besides its Jobs' and pods' own.
@@ -63,7 +64,7 @@ def policy_of(cluster: Cluster, team: Team) -> ManifestPolicy:
         allows_unconfined=Allowance.UNCONFINED in allows,
         priority_classes=frozenset({settings.pod_priority_class, *class_names(settings.priority_classes)} - {""}),
         service_accounts=frozenset({"", "default", settings.service_account}),
-        schedulers=frozenset({"", "default-scheduler", SCHEDULER_NAMES.get(settings.scheduler, "")}),
+        schedulers=_schedulers(settings.scheduler),
     )
     kinds = settings.observed.get("kinds")
     priorities = class_names(settings.priority_classes)
@@ -77,6 +78,12 @@ def policy_of(cluster: Cluster, team: Team) -> ManifestPolicy:
         allows_external_services=Allowance.EXTERNAL_SERVICES in allows,
         hidden=HIDDEN,
     )
+
+
+def _schedulers(chosen: str) -> frozenset[str]:
+    """Those that pods may name: past one that lets jobs begin, the server's own would pass by its queues."""
+    own = SCHEDULER_NAMES.get(chosen)
+    return frozenset({own}) if own else frozenset({"", "default-scheduler"})
 
 
 def _sizes(cluster: Cluster) -> tuple[NodeSize, ...]:
@@ -151,12 +158,13 @@ def shown(text: str) -> str:
     return without_secrets(text, hidden=HIDDEN)
 
 
-def marked(text: str, *, job: str, attempt: str, team: str, owner: str, queue: str = "") -> str:
+def marked(text: str, *, job: str, attempt: str, team: str, owner: str, queue: str = "", scheduler: str = KUEUE) -> str:
     """The manifest as it is sent, with the labels of its owner; as it stands where they cannot be added."""
     manifest: Manifest = read_manifest(text)
     if manifest.problem is not None:
         return text
     try:
-        return prepared(manifest, job=job, attempt=attempt, team=team, owner=owner, queue=queue).text
+        names = {"job": job, "attempt": attempt, "team": team, "owner": owner}
+        return prepared(manifest, **names, queue=queue, scheduler=scheduler).text
     except Unreadable:
         return text

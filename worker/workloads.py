@@ -46,6 +46,7 @@ def workload_submit(job: Job, attempt: Attempt) -> WorkloadSubmit:
         "owner": job.owner_name,
         "namespace": place.namespace,
         "queue": place.queue if known.scheduler != "plain" else "",
+        "scheduler": known.scheduler,
     }
     if job.manifest:
         return WorkloadSubmit(**common, manifest=job.manifest, replaces=_ended(job))

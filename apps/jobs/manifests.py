@@ -167,6 +167,7 @@ def sent_lines(job: Job, attempt: Attempt) -> list[SentLine]:
         team=job.team.slug,
         owner=job.owner_name,
         queue="" if known is not None and known.scheduler == KubeScheduler.PLAIN else place.queue,
+        scheduler=str(known.scheduler if known is not None else KubeScheduler.KUEUE),
     )
     return lines_between(shown_text(job.manifest).splitlines(), shown_text(str(sent)).splitlines())
 

@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.demo_kubernetes import MANIFEST
 from worker.manifests import check, marked
@@ -103,3 +104,28 @@ def test_the_policy_knows_efa_and_the_priority_classes_of_the_cluster(pods: Any,
     assert [row["code"] for row in check(first, pods, team)["problems"]] == ["PriorityClass"]
     pods.kubernetes.pod_priority_class = "high"
     assert check(first, pods, team)["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "name", "part", "key"),
+    [
+        ("volcano", "volcano", "annotations", "scheduling.volcano.sh/queue-name"),
+        ("kai", "kai-scheduler", "labels", "kai.scheduler/queue"),
+    ],
+)
+def test_pods_go_to_the_cluster_s_scheduler_and_the_team_s_queue(
+    pods: Any, team: Any, scheduler: str, name: str, part: str, key: str
+) -> None:
+    owner = {"job": "job_1", "attempt": "att_1", "team": "nlp", "owner": "owner"}
+    made = yaml.safe_load(marked(job("a", 8), **owner, queue="nlp", scheduler=scheduler))
+    template = made["spec"]["template"]
+    assert template["spec"]["schedulerName"] == name
+    assert template["metadata"][part][key] == "nlp"
+    assert "kueue.x-k8s.io/queue-name" not in made["metadata"]["labels"]
+    pods.kubernetes.scheduler = scheduler
+    assert check(job("a", 8), pods, team)["problems"] == []
+    for past in ("default-scheduler", '""'):
+        text = job("a", 8).replace(
+            "    spec:\n      containers", f"    spec:\n      schedulerName: {past}\n      containers"
+        )
+        assert [row["code"] for row in check(text, pods, team)["problems"]] == ["SchedulerName"]

@@ -118,8 +118,8 @@ class WorkloadSpec:
 class WorkloadSubmit:
     """One attempt to submit: ``spec`` to be written as ``kind``, or the YAML of a person in ``manifest``.
 
-    ``uid`` is the attempt's; ``namespace`` and ``queue`` are where it goes, ``name`` is the job's own. ``replaces`` are
-    attempts that have ended and whose objects may be in the way: a manifest's names are its author's.
+    ``uid`` is the attempt's; ``namespace`` and ``queue`` of ``scheduler`` are where it goes, ``name`` is the job's own.
+    ``replaces`` are attempts that have ended and whose objects may be in the way: a manifest's names are its author's.
     """
 
     uid: str
@@ -129,6 +129,7 @@ class WorkloadSubmit:
     owner: str
     namespace: str
     queue: str = ""
+    scheduler: str = KUEUE
     kind: str = JOBSET
     spec: WorkloadSpec | None = None
     manifest: str = ""

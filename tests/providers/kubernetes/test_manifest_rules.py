@@ -170,6 +170,13 @@ def test_a_runtime_that_nobody_has_read_is_not_taken():
     assert problems(train_job(ONE_NODE)) == []
 
 
+def test_pods_of_the_cluster_s_runtimes_would_pass_by_another_scheduler():
+    other = replace(POLICY, pods=PodPolicy(schedulers=frozenset({"volcano"})))
+    assert problems(train_job(ONE_NODE), other) == [("SchedulerName", "spec.runtimeRef")]
+    own = RUNTIME + train_job(ONE_NODE, "{name: r, kind: TrainingRuntime}")
+    assert problems(own, other) == []
+
+
 @pytest.mark.parametrize("field", ["podTemplateOverrides", "podSpecOverrides", "managedBy"])
 def test_fields_of_a_trainjob_that_are_not_read_are_refused(field):
     text = train_job(f"{ONE_NODE}{field}: [{{spec: {{serviceAccountName: admin}}}}]\n")

@@ -23,9 +23,11 @@ from worker.providers.kubernetes.pod_sets import (
     pod_sets,
     runtime_sets,
 )
-from worker.providers.kubernetes.queueing import QUEUE
+from worker.providers.kubernetes.pods import KAI_QUEUE
+from worker.providers.kubernetes.queueing import QUEUE, pods_in_queue
 from worker.providers.kubernetes.yaml_text import Node, Problem, Unreadable, plain, read_nodes
 from worker.providers.values import Text
+from worker.providers.workload_values import KAI, KUEUE
 
 #: Names that begin so are of objects that the portal makes.
 KEPT_NAME = "qd-"
@@ -177,8 +179,10 @@ def counted(doc: Document, manifest: Manifest) -> list[tuple[PodSet, Demand]]:
     return [(pods, demand(pods)) for pods in sets]
 
 
-def prepared(manifest: Manifest, *, job: str, attempt: str, team: str, owner: str, queue: str = "") -> Prepared:
-    """The manifest with its owner's labels on every object and pod, and with the queue's on what Kueue queues.
+def prepared(
+    manifest: Manifest, *, job: str, attempt: str, team: str, owner: str, queue: str = "", scheduler: str = KUEUE
+) -> Prepared:
+    """The manifest with its owner's labels on every object and pod, and with the queue where its scheduler reads it.
 
     Labels that cannot hold a name to the letter have it in an annotation. A queue that the author named stays. Raises
     Unreadable (code CannotAdd) where a label would show elsewhere, too.
@@ -193,7 +197,10 @@ def prepared(manifest: Manifest, *, job: str, attempt: str, team: str, owner: st
         # A TrainJob's pods are made from its runtime, which is marked where it is in the manifest.
         for pods in pod_sets(doc.value) if doc.kind != "TrainJob" else ():
             tree = _with(tree, (*pods.keys, "metadata"), meta)
-        if queue and group_kind(doc.value) in MANAGED_BY_KUEUE:
+            tree = _with(tree, pods.keys, pods_in_queue(scheduler, queue))
+        if scheduler == KAI and queue:
+            tree = _with(tree, ("metadata", "labels"), {KAI_QUEUE: queue})
+        if queue and scheduler == KUEUE and group_kind(doc.value) in MANAGED_BY_KUEUE:
             steps = (*queue_steps(group_kind(doc.value)), "metadata", "labels")
             if QUEUE not in as_map(at(doc.value, *steps)):
                 tree = _with(tree, steps, {QUEUE: queue})

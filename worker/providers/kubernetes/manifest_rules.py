@@ -8,15 +8,14 @@ from typing import Any
 from worker.providers.kubernetes import names
 from worker.providers.kubernetes.pod_rules import PodPolicy, Refusal, Step, container_secrets, secret_refusal
 from worker.providers.kubernetes.pod_sets import as_map, at, group_kind
-from worker.providers.kubernetes.queueing import MAX_SECONDS, PRIORITY, QUEUE
+from worker.providers.kubernetes.pods import KAI_QUEUE
+from worker.providers.kubernetes.queueing import MAX_SECONDS, PRIORITY, QUEUE, VOLCANO_QUEUE
 from worker.providers.values import Text
 
 #: The longest that pods may take to end: so long a cancelled job keeps its GPUs.
 MAX_GRACE_S = 600
 #: Labels and annotations by which a scheduler reads the queue, and by which the priority.
-QUEUES = frozenset(
-    (QUEUE, *("kai.scheduler/queue", "runai/queue"), *("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"))
-)
+QUEUES = frozenset((QUEUE, VOLCANO_QUEUE, KAI_QUEUE, *("runai/queue", "volcano.sh/queue-name")))
 PRIORITIES = frozenset((PRIORITY, "priorityClassName"))
 #: By these a workload joins what was let in for another one.
 _JOINS = frozenset(("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"))
@@ -150,6 +149,9 @@ def train_job(value: dict[str, Any], policy: PodPolicy, own_secrets: frozenset[s
                     "%(name)s of a TrainJob is not taken here; taken are %(known)s.", name=name, known=_list(known)
                 )
                 yield Refusal((*keys, name), "UnknownField", text)
+    if "" not in policy.schedulers and at(spec, "runtimeRef", "kind") != "TrainingRuntime":
+        text = _("Pods of the cluster's runtimes pass by its scheduler and queues: bring a TrainingRuntime along.")
+        yield Refusal(("spec", "runtimeRef"), "SchedulerName", text)
     for part in initializer:
         keys = ("spec", "initializer", part)
         wanted = list(container_secrets(as_map(initializer[part]), keys))

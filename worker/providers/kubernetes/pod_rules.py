@@ -117,8 +117,8 @@ def _whole_pod(spec: Values, base: tuple[Step, ...], policy: PodPolicy) -> Itera
     if spec.get("resourceClaims"):
         text = _("Devices by resource claims cannot be counted against a quota; ask for nvidia.com/gpu.")
         yield Refusal((*base, "resourceClaims"), "ResourceClaims", text)
-    scheduler = str(spec.get("schedulerName") or "")
-    if scheduler not in policy.schedulers:
+    scheduler = spec.get("schedulerName")
+    if scheduler is not None and str(scheduler) not in policy.schedulers:
         text = _("The scheduler %(name)s is not this cluster's.", name=scheduler)
         yield Refusal((*base, "schedulerName"), "SchedulerName", text)
     priority = str(spec.get("priorityClassName") or "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from worker.providers.kubernetes.names import object_name
-from worker.providers.kubernetes.pods import HYPERPOD_RESUME, HYPERPOD_RETRIES, SCHEDULER_NAMES
+from worker.providers.kubernetes.pods import HYPERPOD_RESUME, HYPERPOD_RETRIES, KAI_QUEUE, SCHEDULER_NAMES
 from worker.providers.kubernetes.start import metadata
 from worker.providers.workload_values import KAI, KUEUE, PLAIN, VOLCANO, WorkloadSpec
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 MAX_SECONDS = "kueue.x-k8s.io/max-exec-time-seconds"
 
 
@@ -32,6 +33,18 @@ def workload_metadata(spec: WorkloadSpec) -> dict[str, Any]:
         annotations[HYPERPOD_RESUME] = "true"
         annotations[HYPERPOD_RETRIES] = str(spec.auto_resume_retries)
     return metadata(spec, labels=labels, annotations=annotations)
+
+
+def pods_in_queue(scheduler: str, queue: str) -> dict[str, Any]:
+    """What a template of pods says so that a scheduler other than the server's takes them, from the team's queue."""
+    if scheduler not in SCHEDULER_NAMES:
+        return {}
+    found: dict[str, Any] = {"spec": {"schedulerName": SCHEDULER_NAMES[scheduler]}}
+    if queue and scheduler == KAI:
+        found["metadata"] = {"labels": {KAI_QUEUE: queue}}
+    if queue and scheduler == VOLCANO:
+        found["metadata"] = {"annotations": {VOLCANO_QUEUE: queue}}
+    return found
 
 
 def pod_group(spec: WorkloadSpec) -> dict[str, Any] | None:

@@ -75,7 +75,9 @@ def objects_text(request: WorkloadSubmit, *, hidden: str) -> str:
             raise InvalidRequest(str(manifest.problem), source="kubernetes")
         names = {"job": request.job_uid, "attempt": request.uid, "team": request.team, "owner": request.owner}
         try:
-            return without_secrets(prepared(manifest, **names, queue=request.queue).text, hidden=hidden)
+            return without_secrets(
+                prepared(manifest, **names, queue=request.queue, scheduler=request.scheduler).text, hidden=hidden
+            )
         except Unreadable as error:
             raise InvalidRequest(str(error.problem), source="kubernetes") from error
     if request.spec is None:

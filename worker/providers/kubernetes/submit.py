@@ -106,6 +106,7 @@ class Submitter:
                 team=request.team,
                 owner=request.owner,
                 queue=request.queue,
+                scheduler=request.scheduler,
             )
         except Unreadable as error:
             raise InvalidRequest(f"the manifest: {error.problem}", source=SOURCE) from error
