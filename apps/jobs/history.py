@@ -270,7 +270,9 @@ def _colour_of(event: Event) -> str:
             return "good"
         case "RetryDecided":
             return "warn" if event.data.get("verb") == "retry" else "bad"
-        case "Recovering" | "CancelRequested" | "RequeueRequested" | "AttemptRequeued" | "HeldBack" | "Withdrawn":
+        case "Recovering" | "CancelRequested" | "RequeueRequested" | "AttemptRequeued" | "HeldBack":
+            return "warn"
+        case "Withdrawn" | "AttemptInterrupted":
             return "warn"
         case _:
             return "wait"
@@ -315,6 +317,11 @@ def _words_of(event: Event) -> str:
             ) % {**facts, "count": count, "nodes": ", ".join(data["nodes"])}
         case "AttemptRequeued":
             return _("The scheduler put attempt %(attempt)s back into its queue") % facts
+        case "AttemptInterrupted":
+            return _("Attempt %(attempt)s is ended and starts again from its newest checkpoint: %(why)s") % {
+                **facts,
+                "why": event.text,
+            }
         case "NodeFailed" if data.get("node"):
             return _("%(title)s on %(node)s: attempt %(attempt)s is ended and starts again elsewhere") % facts
         case "TaskNodeFailed" if data.get("node"):

@@ -23,6 +23,16 @@ _NEEDS: Final[Mapping[str, tuple[str, str]]] = {
     WorkloadKind.PYTORCHJOB: ("kubeflow.org", "PyTorchJob"),
     WorkloadKind.TRAINJOB: ("trainer.kubeflow.org", "TrainJob"),
 }
+#: Why one that had begun is no whole any more: for its node's sake, and for somebody else's.
+_LOST: Final = frozenset({"NodeLost", "NodeTainted", "NodeShutdown"})
+_TAKEN: Final = frozenset(
+    {
+        *("Drained", "PodPreempted", "Preempted", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped"),
+        *("LocalQueueStopped", "NodeFailures", "Evicted"),
+    }
+)
+#: Somebody holds it: it goes on where they let it.
+_HELD: Final = "JobHeldUser"
 _TORCHRUN: Final = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 #: Variables that the controller of a kind sets itself.
 SET_BY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -50,6 +60,18 @@ def kind_for(asked: str, default: str, served: Sequence[str], *, is_array: bool)
     if is_array:
         return str(WorkloadKind.INDEXED_JOB)
     return default if default in served else str(WorkloadKind.INDEXED_JOB)
+
+
+def interruption_of(state: str, reason: str, *, has_run: bool) -> str:
+    """The stop that an attempt needs which goes on without being whole, "" for none.
+
+    Its controllers would begin it anew as it began once, before all checkpoints that it has written since.
+    """
+    if state == "PENDING":
+        return "Preempted" if has_run and reason != _HELD else ""
+    if state != "COMPLETING":
+        return ""
+    return "NodeFailure" if reason in _LOST else "Preempted" if reason in _TAKEN else ""
 
 
 def image_problem(image: str) -> str:

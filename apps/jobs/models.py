@@ -174,7 +174,7 @@ class Attempt(models.Model):
     is the scheduler's reason as a sentence, where it gives more than a code.
     ``slurm_user`` and ``slurm_account`` are what it was submitted with. ``array`` are the tasks of a job array that it
     runs, ``tasks`` how many. ``avoided_nodes`` are those it was submitted without because their block ends before it
-    would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Cancelled, TimeLimit) with ``stop_node`` and
+    would. ``stop_reason`` (NodeFailure, Requeued, BlockEnds, Preempted, Cancelled, TimeLimit) with ``stop_node`` and
     ``stop_decided_at`` says why we ended it ourselves. ``charged_until_at`` is how far the ledger has been charged.
     """
 

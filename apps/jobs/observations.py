@@ -9,13 +9,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext_noop as _
 
 from apps.audit.services import event
 from apps.checkpoints.services import series_rejudge
 from apps.clusters.models import Node
 from apps.clusters.states import NodePhase
 from apps.core import clock
-from apps.core.said import Said, brief
+from apps.core.said import Said, brief, said
 from apps.core.states import move
 from apps.costs import services as ledger
 from apps.costs.states import Unit
@@ -155,6 +156,14 @@ def attempt_withdraw(attempt: Attempt, why: Said) -> None:
     with transaction.atomic():
         if attempt_stop(attempt, "BlockEnds"):
             job_event(attempt.job, "Withdrawn", why, attempt)
+
+
+def attempt_interrupt(attempt: Attempt, reason: str) -> None:
+    """End an attempt that was taken apart, so that the next one resumes from its newest checkpoint."""
+    words = attempt.observed_words or said(_("its cluster put it back"))
+    with transaction.atomic():
+        if attempt_stop(attempt, reason, attempt.stop_node):
+            job_event(attempt.job, "AttemptInterrupted", words, attempt, node=attempt.stop_node)
 
 
 def attempt_submitted(attempt: Attempt, scheduler_id: str, warnings: Sequence[str] = ()) -> None:

@@ -130,6 +130,7 @@ _STOP_ENDS = {
     "NodeFailure": AttemptPhase.NODE_FAILED,
     "Requeued": AttemptPhase.REQUEUED,
     "BlockEnds": AttemptPhase.REQUEUED,
+    "Preempted": AttemptPhase.REQUEUED,
     "Cancelled": AttemptPhase.CANCELLED,
     "TimeLimit": AttemptPhase.TIMED_OUT,
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sandbox.kubernetes.actors import Actor, condition, finished, with_condition
+from sandbox.kubernetes.actors import Actor, condition, finished, is_true, with_condition
 from sandbox.kubernetes.containers import Containers, Waiting
 from sandbox.kubernetes.machines import HEALTH, allocatable, provider_id
 from sandbox.kubernetes.machines import labels as labels_of
@@ -261,7 +261,8 @@ class Kubelets(Actor):
         uid = metadata["uid"]
         held = self._held.get(uid)
         if finished(pod) and held is None:
-            if metadata.get("deletionTimestamp"):
+            if metadata.get("deletionTimestamp") and time.monotonic() >= self._leaving.get(uid, 0.0):
+                self._leaving.pop(uid, None)
                 self.delete("pods", pod, grace_s=0)
             return
         if held is None:
@@ -310,7 +311,11 @@ class Kubelets(Actor):
         if not held.containers:
             codes = [one["terminated"]["exitCode"] for one in held.ended.values()]
             self._tell_end(pod, held, "Failed" if any(codes) else "Succeeded")
-            self.delete("pods", pod, grace_s=0)
+            if is_true(pod, "DisruptionTarget"):
+                # Its controller must have seen how it ended, as finalizers have it.
+                self._leaving[held.uid] = now + _SEEN_S
+            else:
+                self.delete("pods", pod, grace_s=0)
 
     def _advance(self, pod: Object, held: Held) -> None:
         spec = pod["spec"]

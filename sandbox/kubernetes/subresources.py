@@ -126,9 +126,27 @@ class Subresources:
                     ]
                     raise error
             options = body.get("deleteOptions") or {}
+            if not how.dry_run:
+                self._mark_evicted(pods, pod)
             removal = Removal(grace_s=options.get("gracePeriodSeconds"))
             self.writer.delete(pods, namespace, name, removal, dry_run=how.dry_run)
         return success("pods", "", name, pod["metadata"]["uid"])
+
+    def _mark_evicted(self, pods: Kind, pod: Object) -> None:
+        """What the API server writes down before it deletes one that was asked to leave."""
+        status = dict(pod.get("status") or {})
+        if status.get("phase") in ("Succeeded", "Failed"):
+            return
+        kept = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
+        row = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
+            "lastTransitionTime": stamp(self.writer.clock()),
+        }
+        key = self.writer.key(pods, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self.writer.store.put(key, {**copy.deepcopy(pod), "status": {**status, "conditions": [*kept, row]}})
 
     def log(self, target: Target, request: Request) -> Iterator[bytes]:
         """A container's log. Raises ApiError (400 where it has not begun)."""

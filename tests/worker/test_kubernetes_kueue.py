@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from apps.audit.models import Event
+from apps.checkpoints.models import Checkpoint
 from apps.core import clock
 from apps.jobs.models import Attempt, Job
 from apps.jobs.services import job_submit
@@ -85,19 +87,24 @@ def test_every_kind_tells_the_code_that_it_failed_with(
     assert last(job).exit_code == 5
 
 
-def test_who_takes_a_place_is_named_and_the_job_waits_again(world: KubeWorld, team: Any, owner: Any, spec: Any) -> None:
+def test_who_takes_a_place_is_named_and_the_next_attempt_waits_with_the_newest_checkpoint(
+    world: KubeWorld, team: Any, owner: Any, spec: Any
+) -> None:
+    """Let in again, the same attempt would begin where it once began, and write over what it has saved since."""
     low = submit(world, team, owner, spec, name="low-one", script=SLEEP, priority_class="low")
     world.until("it runs", lambda: phase(low) == "RUNNING")
+    Checkpoint.objects.create(
+        series=low.series, attempt_uid=last(low).uid, path="/ckpt/149", step=149, state="COMPLETE"
+    )
     high = submit(world, team, owner, spec, name="urgent", script=SLEEP, priority_class="high")
     world.until("the urgent one runs", lambda: phase(high) == "RUNNING")
-    world.until("the other waits again", lambda: last(low).observed_state == "PENDING" and phase(low) == "QUEUED")
-
-    def named() -> bool:
-        return "urgent of nlp took its place by its priority" in str(last(low).observed_words)
-
-    world.until("who took it is named", named)
-    assert "1000" in str(last(low).observed_words)
-    assert Attempt.objects.filter(job=low).count() == 1
+    world.until("the next one waits", lambda: last(low).number == 2 and last(low).observed_state == "PENDING")
+    first, second = low.attempts.order_by("number")
+    assert (first.phase, first.reason) == ("REQUEUED", "Preempted")
+    assert (second.resume_from, second.resume_step) == ("/ckpt/149", 149)
+    told = Event.objects.get(object_uid=low.uid, kind="AttemptInterrupted")
+    assert "urgent of nlp took its place by its priority" in str(told.text)
+    assert "1000" in str(told.text)
 
 
 def test_quota_in_use_is_why_it_waits(world: KubeWorld, team: Any, owner: Any, spec: Any) -> None:

@@ -28,6 +28,7 @@ from apps.jobs.array_selectors import tasks_asked_again, tasks_words
 from apps.jobs.block_ends import held_words, leaves_words, outgrown, room_for
 from apps.jobs.charges import attempt_charge
 from apps.jobs.dependency_selectors import standstill_of
+from apps.jobs.kube_rules import interruption_of
 from apps.jobs.models import Attempt, Job
 from apps.jobs.part_rules import part_numbers
 from apps.jobs.recoveries import job_recover, job_short_of_tasks
@@ -260,7 +261,9 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
         obs.array_observe(attempt)
     if is_final_state(attempt.observed_state):
         return _settle(job, attempt)
-    if attempt.observed_state == "RUNNING" and attempt.phase == AttemptPhase.QUEUED:
+    if stop := _interrupted(job, attempt):
+        obs.attempt_interrupt(attempt, stop)
+    elif attempt.observed_state == "RUNNING" and attempt.phase == AttemptPhase.QUEUED:
         obs.attempt_running(attempt)
     elif attempt.observed_state == "PENDING" and attempt.phase == AttemptPhase.RUNNING:
         obs.attempt_requeued_by_scheduler(attempt)
@@ -288,6 +291,17 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
             return _ask_for(job, attempt)
         return again(min(POLL_S * 2, settings.CONFIG.charge_every_s))
     return again(POLL_S * 2)
+
+
+def _interrupted(job: Job, attempt: Attempt) -> str:
+    """The stop of an attempt on Kubernetes that its cluster took apart or put back, "" for none.
+
+    Tasks of an array find their own checkpoints, and what a manifest does then is its author's.
+    """
+    if not job.cluster.is_kubernetes or job.array or job.manifest or attempt.stop_reason:
+        return ""
+    has_run = attempt.phase == AttemptPhase.RUNNING
+    return interruption_of(attempt.observed_state, attempt.observed_reason, has_run=has_run)
 
 
 def _outruns(job: Job, attempt: Attempt) -> bool:

@@ -9,7 +9,19 @@ from typing import Any
 
 from worker.providers import values as v
 from worker.providers.kubernetes import names
-from worker.providers.kubernetes.ends import Scene, end_of, exit_of, is_live, is_placed, lately, lost_nodes, was_deleted
+from worker.providers.kubernetes.ends import (
+    LOST,
+    Scene,
+    end_of,
+    exit_of,
+    interruption,
+    is_live,
+    is_ours,
+    is_placed,
+    lately,
+    lost_nodes,
+    was_deleted,
+)
 from worker.providers.kubernetes.kueue_reasons import eviction, is_true, pending_reasons
 from worker.providers.kubernetes.pod_sets import BadValue, Demand, PodSet, as_list, as_map, at, demand, pod_sets
 from worker.providers.kubernetes.queueing import MAX_SECONDS, PRIORITY, QUEUE
@@ -54,7 +66,7 @@ def decoded(work: Work, scene: Scene) -> v.SchedulerJob:
     code, signal = exit_of(work) if is_over else (None, None)
     state, why = (end.state, end.why) if end is not None else _now(work, scene)
     lost: list[str] = []
-    if end is not None and end.state == "NODE_FAIL" and why is not None:
+    if why is not None and (state == "NODE_FAIL" or (state == "COMPLETING" and why.code in LOST)):
         lost = [n for n in lost_nodes(work, scene) if n]
         nodes = tuple(dict.fromkeys([*lost, *nodes]))
     created = scene.at(head.get("creationTimestamp"))
@@ -120,8 +132,12 @@ def _now(work: Work, scene: Scene) -> tuple[str, Reason | None]:
             return "COMPLETING", eviction(work.queued, scene.who) if work.queued is not None else None
         return "PENDING", _held_back(work, root, scene)
     begun = [pod for pod in alive if at(pod, "status", "phase") == "Running"]
+    if (broken := interruption(work)) is not None:
+        return "COMPLETING", broken
     stuck = next((reason for pod in work.pods if is_live(pod) and (reason := pod_reason(pod)) is not None), None)
-    if begun or any(not is_live(pod) for pod in work.pods):
+    ended = sum(not is_live(pod) for pod in work.pods)
+    # A gang of ours runs once all its pods do: until then none gets further than its first meeting.
+    if (len(begun) + ended >= demand_of_work(work).pods) if is_ours(work) else (begun or ended):
         return "RUNNING", stuck
     if work.queued is not None and not is_true(work.queued, "Admitted"):
         reasons = pending_reasons(work.queued, scene.who)
@@ -154,7 +170,7 @@ def _started(work: Work, scene: Scene) -> datetime | None:
     told = [at(pod, "status", "startTime") for pod in pods if at(pod, "status", "phase") != "Pending"]
     times = [found for one in told if (found := scene.at(one)) is not None]
     if times:
-        return min(times)
+        return max(times) if is_ours(work) else min(times)
     return scene.at(at(work.root, "status", "startTime")) if work.root is not None else None
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from worker.providers.kubernetes import names
 from worker.providers.kubernetes.kueue_reasons import condition, eviction
 from worker.providers.kubernetes.pod_sets import as_list, as_map, at
+from worker.providers.kubernetes.pods import HYPERPOD_RESUME
 from worker.providers.kubernetes.reason_values import Reason, Who
 from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.kubernetes.reasons import pod_reason
@@ -18,7 +20,7 @@ from worker.providers.kubernetes.works import Thing, Work
 #: How each kind says that it succeeded.
 _DONE = {"Job": "Complete", "JobSet": "Completed", "PyTorchJob": "Succeeded", "TrainJob": "Complete"}
 #: Reasons of pods for which their node is to blame, and for which nobody of the job is.
-_NODE_LOST = frozenset({"NodeLost", "NodeTainted", "NodeShutdown"})
+LOST = frozenset({"NodeLost", "NodeTainted", "NodeShutdown"})
 _TAKEN = frozenset({"PodPreempted", "Drained"})
 _TOO_LONG = "longer than specified deadline"
 #: How long after a failure pods that have not ended are waited for: their time to end, and until a silent node is told.
@@ -144,6 +146,26 @@ def _unsettled(work: Work, scene: Scene, ended: datetime | None) -> End | None:
     return None
 
 
+def interruption(work: Work) -> Reason | None:
+    """Why a job of ours that goes on is no whole any more: a pod was taken from it, or lost with its node.
+
+    What its controller makes in that pod's place begins from where the whole began, beside ranks that are far ahead.
+    """
+    if not is_ours(work) or (work.root is not None and at(work.root, "metadata", "annotations", HYPERPOD_RESUME)):
+        return None
+    found = [reason for pod in (*work.pods, *lately(work)) if (reason := pod_reason(pod)) is not None]
+    lost = [reason for reason in found if reason.code in LOST]
+    return next((reason for reason in (*lost, *found) if reason.code in LOST | _TAKEN), None)
+
+
+def is_ours(work: Work) -> bool:
+    """Whether it is one whole that the portal wrote itself: no array, nothing of a manifest."""
+    attempt = work.attempt
+    if work.root is None or not attempt or work.name != names.object_name(attempt):
+        return False
+    return not at(work.root, "metadata", "annotations", names.ARRAY)
+
+
 def lately(work: Work) -> list[Thing]:
     """Deleted pods of the run that counts: a job that was put back and let in again has those of earlier runs, too."""
     begun = [str(at(thing, "status", "startTime") or "") for thing in (*work.jobs, *([work.root] if work.root else []))]
@@ -155,7 +177,7 @@ def _blame(work: Work, scene: Scene) -> End | None:
     """Why it failed by its pods: a lost node before a program's end, for that follows from it."""
     found = [reason for pod in (*work.pods, *lately(work)) if (reason := pod_reason(pod)) is not None]
     for reason in found:
-        if reason.code in _NODE_LOST:
+        if reason.code in LOST:
             return End("NODE_FAIL", reason)
     for reason in found:
         if reason.code in _TAKEN or (reason.code == "Evicted" and "low on resource" in reason.raw):
@@ -186,7 +208,7 @@ def lost_nodes(work: Work, scene: Scene) -> list[str]:
     found = [node for node in nodes if node in scene.silent]
     for pod in (*work.pods, *lately(work)):
         reason = pod_reason(pod)
-        if reason is not None and reason.code in _NODE_LOST:
+        if reason is not None and reason.code in LOST:
             found.append(str(at(pod, "spec", "nodeName") or ""))
     return found
 
