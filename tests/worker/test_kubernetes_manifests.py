@@ -86,3 +86,18 @@ def test_one_that_does_not_end_is_ended_at_its_limit(
     assert world.count("pods") == 0
     assert Attempt.objects.filter(job=job).count() == 1, "no second attempt at a manifest"
     assert standing_of(team, Unit.USD).held == 0
+
+
+def test_objects_of_a_chart_stay_the_job_s_own(world: KubeWorld, team: Any, owner: Any, spec: Any) -> None:
+    world.node("n1")
+    text = MANIFEST.replace("  name: mine\n", "  name: mine\n  labels: {{app.kubernetes.io/managed-by: Helm}}\n")
+    asked = replace(
+        spec,
+        **{"nodes": 1, "gpus_per_node": 0, "gpu_type": "", "script": "", "time_limit_min": 1, "environment": {}},
+        manifest=text.format(seconds=2),
+    )
+    job = job_submit(actor=actor_of(owner), team=team, cluster=world.row, spec=asked)
+    world.until("it ends", lambda: phase(job) in ("SUCCEEDED", "CANCELLED", "FAILED"))
+    assert phase(job) == "SUCCEEDED"
+    assert Job.objects.count() == 1, "it is nobody else's job, too"
+    assert standing_of(team, Unit.USD).held == 0

@@ -37,7 +37,10 @@ NEEDED: tuple[tuple[str, str, str], ...] = (
     ("delete", "jobs", "batch"),
 )
 #: For the kinds that not every server has.
-_NEEDED_OF_KINDS = (("jobsets", "JobSet"), ("pytorchjobs", "PyTorchJob"), ("trainjobs", "TrainJob"))
+_NEEDED_OF_KINDS = (
+    *(("jobsets", "JobSet"), ("pytorchjobs", "PyTorchJob"), ("trainjobs", "TrainJob")),
+    *(("hyperpodpytorchjobs", "HyperPodPyTorchJob"), ("leaderworkersets", "LeaderWorkerSet")),
+)
 _RIGHTS_S = 600.0
 _rights_read: dict[str, float] = {}
 
