@@ -12,6 +12,7 @@ from apps.clusters.kube_selectors import team_in
 from apps.clusters.models import Cluster
 from apps.clusters.slurm_models import SlurmAccount, SlurmUser
 from apps.clusters.slurm_selectors import may_stand_for
+from apps.clusters.states import KINDS_KUBERNETES
 from apps.core import clock
 from apps.jobs.models import Attempt
 from apps.jobs.queue_models import QueueEntry
@@ -114,9 +115,14 @@ def _open_doubts(cluster: Cluster) -> Q:
 
     They are linked once their number is known. Anybody can read a comment from the queue and write it on another job.
     """
-    live = Attempt.objects.filter(job__cluster=cluster, job__origin=JobOrigin.PORTAL)
+    live = Attempt.objects.filter(job__origin=JobOrigin.PORTAL)
+    if cluster.is_kubernetes:
+        # Another row may stand for the same server, and what its attempts made is read here as well.
+        live = live.filter(job__cluster__kind__in=KINDS_KUBERNETES)
+    else:
+        live = live.filter(job__cluster=cluster)
     recent = live.filter(created_at__gt=clock.now() - timedelta(days=31), uid=OuterRef("comment"))
-    own = Q(slurm_user="", job__cluster__user_name=OuterRef("user_name"))
+    own = Q(slurm_user="", job__cluster__user_name=OuterRef("user_name")) | Q(job__cluster__kind__in=KINDS_KUBERNETES)
     mine = recent.filter(own | Q(slurm_user=OuterRef("user_name")))
     unknown = Q(scheduler_id="", phase=AttemptPhase.SUBMITTING)
     same = Q(scheduler_id=OuterRef("scheduler_id"))

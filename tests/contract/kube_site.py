@@ -48,7 +48,7 @@ class KubeSite:
         self._open: list[KubernetesScheduler] = []
 
     def scheduler(self, kind: str = KUEUE) -> KubernetesScheduler:
-        site = KubernetesSite(name="contract", scheduler=kind, queues=((self.namespace, "vision"),))
+        site = KubernetesSite(name="contract", scheduler=kind)
         made = KubernetesScheduler(self.access, site)
         self._open.append(made)
         return made

@@ -51,7 +51,7 @@ def desk(tmp_path: Path) -> Iterator[Stack]:
 def scheduler(desk: Stack) -> Iterator[KubernetesScheduler]:
     assert desk.kubernetes is not None
     found = json.dumps(desk.kubernetes.kubeconfig())
-    site = KubernetesSite(name="kube", scheduler=KUEUE, queues=(("vision", "vision"),))
+    site = KubernetesSite(name="kube", scheduler=KUEUE)
     made = KubernetesScheduler(access.of_kubeconfig(found), site)
     yield made
     made.close()

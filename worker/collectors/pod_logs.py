@@ -27,7 +27,8 @@ ATTEMPTS, CONTAINERS, BYTES = 200, 64, 8 * 1024 * 1024
 PART, MOST = 256 * 1024, 16 * 1024 * 1024
 PERIOD_S, LEAVING_S, AWAY_S = 3.0, 0.5, 15.0
 
-_read_at: dict[str, float] = {}
+#: When each container was read last, by cluster, attempt and container.
+_read_at: dict[str, dict[tuple[int, str], float]] = {}
 
 
 def read(uid: str) -> Outcome:
@@ -39,7 +40,7 @@ def read(uid: str) -> Outcome:
         return again(AWAY_S)
     attempts = attempts_to_listen_to(cluster, ATTEMPTS)
     if not attempts:
-        _read_at.clear()
+        _read_at.pop(uid, None)
         return again(PERIOD_S)
     try:
         return _round(cluster, attempts)
@@ -51,17 +52,21 @@ def _round(cluster: Cluster, attempts: list[Attempt]) -> Outcome:
     scheduler = kube_doors.kubernetes_for(cluster)
     by_id = {attempt.scheduler_id: attempt for attempt in attempts}
     streams = pod_streams(attempts)
+    before = _read_at.get(cluster.uid, {})
     waiting: list[tuple[float, ContainerLog, Attempt, RunnerStream | None]] = []
     for one in scheduler.logs_of(by_id):
         attempt = by_id[one.scheduler_id]
         stream = streams.get((attempt.pk, runner_id_of(one)))
         if stream is None or stream.exit_code is None:
-            waiting.append((_read_at.get(f"{attempt.pk}/{runner_id_of(one)}", 0.0), one, attempt, stream))
+            waiting.append((before.get((attempt.pk, runner_id_of(one)), 0.0), one, attempt, stream))
+    read_at = {(a.pk, runner_id_of(one)): at for at, one, a, _stream in waiting}
+    # Containers that are over are forgotten here.
+    _read_at[cluster.uid] = read_at
     # What is about to go is read first, then what waited longest.
     waiting.sort(key=lambda row: (not (row[1].is_leaving or row[1].has_ended), row[0]))
     left, has_more = BYTES, len(waiting) > CONTAINERS
     for _at, one, attempt, stream in waiting[:CONTAINERS]:
-        _read_at[f"{attempt.pk}/{runner_id_of(one)}"] = clock.now().timestamp()
+        read_at[attempt.pk, runner_id_of(one)] = clock.now().timestamp()
         used, is_full = _container(scheduler, one, attempt, stream)
         left -= used
         has_more |= is_full

@@ -114,6 +114,10 @@ class WorkloadSpec:
         return self.processes_per_node or max(self.gpus_per_node, 1)
 
 
+#: Why a manifest is ending: one of its workloads failed, and the others are to go.
+PART_FAILED = "PartFailed"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadSubmit:
     """One attempt to submit: ``spec`` to be written as ``kind``, or the YAML of a person in ``manifest``.

@@ -41,6 +41,8 @@ from worker.engine import DONE, Outcome, again
 from worker.providers.errors import AccessDenied, InvalidRequest, NotFound, ProviderError
 from worker.providers.ports import Scheduler
 from worker.providers.values import SchedulerJob
+from worker.providers.workload_values import PART_FAILED
+from worker.reconcilers.kube_leftovers import forget_half_made, rest_runs
 from worker.submission import submission
 
 POLL_S = 5.0
@@ -219,6 +221,7 @@ def _resolve_doubt(job: Job, attempt: Attempt) -> Outcome:
     if clock.now() - since < DOUBT:
         return again(POLL_S)
     if job.stop_kind == "cancel":
+        forget_half_made(job, attempt)
         obs.attempt_end(attempt, AttemptPhase.CANCELLED, "Cancelled", said(_("cancelled before it was submitted")))
         return again(0)
     room = room_for(job, attempt.excluded_nodes)
@@ -261,6 +264,8 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
         obs.array_observe(attempt)
     if is_final_state(attempt.observed_state):
         return _settle(job, attempt)
+    if attempt.observed_reason == PART_FAILED:
+        rest_runs(job, attempt)
     if stop := _interrupted(job, attempt):
         obs.attempt_interrupt(attempt, stop)
     elif attempt.observed_state == "RUNNING" and attempt.phase == AttemptPhase.QUEUED:
@@ -281,8 +286,10 @@ def _follow(job: Job, attempt: Attempt) -> Outcome:
     read_at = job.cluster.queue_read_at
     if not attempt.observed_state and now - last_seen > UNSEEN:
         return _ask_for(job, attempt)
-    if attempt.phase == AttemptPhase.RUNNING:
-        # Only what was seen is charged: while the scheduler is away nobody knows whether it still runs.
+    is_ending = attempt.phase == AttemptPhase.STOPPING and attempt.observed_state in ("RUNNING", "COMPLETING")
+    if attempt.phase == AttemptPhase.RUNNING or is_ending:
+        # A stop takes as long as its pods take to end. Only what was seen is charged: while the scheduler is away
+        # nobody knows whether it still runs.
         until = min(now, read_at) if read_at is not None else now
         charged = attempt.charged_until_at or attempt.started_at or until
         if (until - charged).total_seconds() >= settings.CONFIG.charge_every_s:
@@ -424,6 +431,8 @@ def _awaits_evidence(job: Job, attempt: Attempt, phase: str) -> bool:
 
 
 def _settle(job: Job, attempt: Attempt) -> Outcome:
+    if rest_runs(job, attempt):
+        return again(EVIDENCE_S)
     failed_node = obs.has_fatal_finding(attempt)
     phase, reason = end_of(attempt.observed_state, attempt.stop_reason, node_has_fatal_finding=bool(failed_node))
     if _awaits_evidence(job, attempt, phase):

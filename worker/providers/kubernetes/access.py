@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -121,13 +120,3 @@ def _user(access: KubernetesAccess, told: Mapping[str, Any]) -> KubernetesAccess
     return replace(
         access, certificate=decoded(certificate, "client-certificate-data"), key=decoded(key, "client-key-data")
     )
-
-
-def text_of(secret: str) -> str:
-    """A kubeconfig from a secret, which may hold it as it is or, where that takes one line only, as base64."""
-    if "\n" in secret.strip() or "{" in secret:
-        return secret
-    try:
-        return base64.b64decode(secret, validate=True).decode()
-    except ValueError:
-        return secret

@@ -120,6 +120,32 @@ def deleted(work: Work, scene: Scene) -> v.SchedulerJob:
     return job
 
 
+def forgotten(scheduler_id: str, namespace: str, name: str) -> v.SchedulerJob:
+    """A workload of ours of which nothing is left and nothing remembered: somebody deleted it."""
+    why = Reason("Deleted", _("It was deleted in the cluster."), is_final=True)
+    return v.SchedulerJob(
+        scheduler_id=scheduler_id,
+        name=name,
+        comment="",
+        user_name="",
+        account=namespace,
+        partition="",
+        state="CANCELLED",
+        reason=why.code,
+        nodes=(),
+        node_count=0,
+        gpus=0,
+        submitted_at=None,
+        started_at=None,
+        ended_at=None,
+        expected_start_at=None,
+        time_limit_min=None,
+        exit_code=None,
+        signal=None,
+        why=why.text,
+    )
+
+
 def _now(work: Work, scene: Scene) -> tuple[str, Reason | None]:
     root = work.root
     alive = [pod for pod in work.pods if is_placed(pod)]

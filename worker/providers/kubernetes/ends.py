@@ -68,6 +68,23 @@ def is_live(pod: Thing) -> bool:
     return at(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 
+def has_ended(thing: Thing) -> bool:
+    """Whether an object that has pods says that it is over; what only ever replaces its pods never is."""
+    if thing.get("kind") == "Pod":
+        return not is_live(thing)
+    return any(condition(thing, end).get("status") == "True" for end in (*_DONE.values(), "Failed"))
+
+
+def is_overdue(pod: Thing, now: datetime) -> bool:
+    """Whether it was told to end so long ago that only its node can keep it: one that does not answer."""
+    told = at(pod, "metadata", "deletionTimestamp")
+    try:
+        # Its time to end lies before that instant.
+        return told is not None and now - datetime.fromisoformat(str(told)) > _SETTLES
+    except (TypeError, ValueError):
+        return False
+
+
 def is_placed(pod: Thing) -> bool:
     """Whether it has a node and is still on it."""
     return bool(at(pod, "spec", "nodeName")) and is_live(pod)

@@ -10,17 +10,21 @@ from worker.providers.kubernetes import names
 from worker.providers.kubernetes.decode import decoded, demand_of_work, index_of
 from worker.providers.kubernetes.ends import Scene, lately
 from worker.providers.kubernetes.pod_sets import as_map, at
+from worker.providers.kubernetes.reason_values import Reason
+from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.kubernetes.works import Thing, Work
+from worker.providers.workload_values import PART_FAILED
 
 #: What of several parts counts first.
 _WORST = ("NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "FAILED", "CANCELLED")
 _OPEN = ("PENDING", "RUNNING", "COMPLETING")
+_PART_FAILED = Reason(PART_FAILED, _("A part of it failed; what still runs of it is being ended."))
 
 
 def jobs_of(work: Work, scene: Scene) -> list[v.SchedulerJob]:
     """The records of one workload: one, or for an array of ours one a task that has begun and one for the rest."""
     if work.parts:
-        return [_combined(work, [decoded(part, scene) for part in work.parts])]
+        return [combined(work, [decoded(part, scene) for part in work.parts])]
     job = decoded(work, scene)
     tasks = at(work.root, "metadata", "annotations", names.ARRAY) if work.root is not None else None
     return _tasks(work, job, str(tasks), scene) if tasks else [job]
@@ -33,8 +37,8 @@ def index_of_task(work: Work, task: int) -> int | None:
     return tasks.index(task) if task in tasks else None
 
 
-def _combined(whole: Work, parts: Sequence[v.SchedulerJob]) -> v.SchedulerJob:
-    """The workloads of one manifest as one job: over when all are, failed when one is."""
+def combined(whole: Work, parts: Sequence[v.SchedulerJob]) -> v.SchedulerJob:
+    """The workloads of one manifest as one job: over when all are, failed when one is and nothing runs any more."""
     states = [part.state for part in parts]
     open_parts = [part for part in parts if part.state in _OPEN]
     leading = next((part for worst in _WORST for part in parts if part.state == worst), None)
@@ -45,6 +49,8 @@ def _combined(whole: Work, parts: Sequence[v.SchedulerJob]) -> v.SchedulerJob:
             leading = replace(leading, state="RUNNING")
     elif leading is None:
         leading = parts[0]
+    elif open_parts:
+        leading = replace(leading, state="COMPLETING", reason=PART_FAILED, why=_PART_FAILED.text, exit_code=None)
     started = [part.started_at for part in parts if part.started_at is not None]
     ended = [part.ended_at for part in parts if part.ended_at is not None]
     is_over = leading.state not in _OPEN

@@ -10,6 +10,8 @@ from worker.providers.workload_values import WorkloadSpec
 PREFIX = "quarterdeck.dev"
 LABEL_JOB, LABEL_ATTEMPT = f"{PREFIX}/job", f"{PREFIX}/attempt"
 LABEL_TEAM, LABEL_OWNER = f"{PREFIX}/team", f"{PREFIX}/owner"
+#: On an object of a manifest: its own name, which a person's renamed copy of it does not bear.
+OBJECT = f"{PREFIX}/object"
 #: On an array's Job: its tasks as people write them ("0-9%2").
 ARRAY = f"{PREFIX}/array"
 #: The cluster's row for which an object of Kueue was made.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from worker.providers import values as v
@@ -13,19 +13,18 @@ from worker.providers.errors import AccessDenied, Conflict, InvalidRequest, NotF
 from worker.providers.kubernetes import actions, names, node_reads, plain
 from worker.providers.kubernetes.calls import Caller, path_of
 from worker.providers.kubernetes.client import KubernetesAccess
-from worker.providers.kubernetes.decode import deleted
+from worker.providers.kubernetes.decode import deleted, forgotten
 from worker.providers.kubernetes.ends import Scene
 from worker.providers.kubernetes.errors import SOURCE
 from worker.providers.kubernetes.informer import Informer, Known
 from worker.providers.kubernetes.made_kinds import RUNNING_KINDS
-from worker.providers.kubernetes.many import jobs_of
+from worker.providers.kubernetes.many import combined, jobs_of
 from worker.providers.kubernetes.reason_values import Reason
-from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.kubernetes.resources import NODES, PODS, WORKLOADS, Resource, Served
 from worker.providers.kubernetes.rivals import who_of
 from worker.providers.kubernetes.submit import Submitter
 from worker.providers.kubernetes.told import ContainerLog, Told, logs_of, tellings
-from worker.providers.kubernetes.works import MANIFEST, Thing, Work, attempt_of, gather, split_id
+from worker.providers.kubernetes.works import MANIFEST, Thing, Work, attempt_of, gather, is_own, split_id
 from worker.providers.workload_values import KUEUE, PLAIN, WorkloadSubmit
 
 #: The kinds whose changes can make a job look different.
@@ -35,13 +34,10 @@ _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSite:
-    """What the portal decided about a cluster. ``scheduler`` lets jobs begin; ``queues`` are (namespace, LocalQueue)
-    of its teams. ``name`` is the cluster's name here.
-    """
+    """What the portal decided about a cluster. ``scheduler`` lets jobs begin; ``name`` is the cluster's name here."""
 
     name: str = ""
     scheduler: str = KUEUE
-    queues: tuple[tuple[str, str], ...] = ()
 
 
 class KubernetesScheduler:
@@ -108,15 +104,13 @@ class KubernetesScheduler:
         return found
 
     def partitions(self) -> tuple[v.Partition, ...]:
-        """The LocalQueues of our teams' namespaces; every one of them may reach every node."""
+        """The LocalQueues where Kueue lets jobs begin; every one of them may reach every node."""
         known = self.informer.look()
         nodes = tuple(sorted(name for _namespace, name in known.of("Node")))
-        wanted = set(self.site.queues)
         found: list[v.Partition] = []
-        for (namespace, name), queue in sorted(known.of("LocalQueue").items()):
-            if (namespace, name) in wanted or (not wanted and self.site.scheduler == KUEUE):
-                stopped = (queue.get("spec") or {}).get("stopPolicy", "None") != "None"
-                found.append(v.Partition(name, nodes, None, not found, "INACTIVE" if stopped else "UP"))
+        for (_namespace, name), queue in sorted(known.of("LocalQueue").items()) if self.site.scheduler == KUEUE else ():
+            stopped = (queue.get("spec") or {}).get("stopPolicy", "None") != "None"
+            found.append(v.Partition(name, nodes, None, not found, "INACTIVE" if stopped else "UP"))
         return tuple(found)
 
     def nodes(self) -> tuple[v.SchedulerNode, ...]:
@@ -237,15 +231,12 @@ class KubernetesScheduler:
                 fresh.parts[0].kind = str(there[0].get("kind") or "")
             return jobs_of(fresh, scene)
         if (work := all_.get(whole)) is not None:
-            return (
-                [deleted(part, scene) for part in (work.parts[:1] or [work])]
-                if not work.parts
-                else [replace(deleted(work.parts[0], scene), scheduler_id=whole, comment=work.attempt)]
-            )
+            if not work.parts:
+                return [deleted(work, scene)]
+            return [combined(work, [deleted(part, scene) for part in work.parts])]
         if not name.startswith("qd-"):
             return []
-        why = Reason("Deleted", _("It was deleted in the cluster."), is_final=True)
-        return [_gone(whole, namespace, name, why)]
+        return [forgotten(whole, namespace, name)]
 
     def _asked(self, namespace: str, kind: str, name: str) -> list[Thing]:
         """The workload as the server has it now; nothing where it has none."""
@@ -256,7 +247,7 @@ class KubernetesScheduler:
                 if resource is None:
                     continue
                 items = self._marked(resource, namespace, names.LABEL_ATTEMPT)
-                mine = [i for i in items if names.object_name(attempt_of(i["metadata"]) or "-") == name]
+                mine = [i for i in items if is_own(i["metadata"]) and _whole_of(i["metadata"]) == name]
                 if mine:
                     return mine
             return []
@@ -283,7 +274,7 @@ class KubernetesScheduler:
             items = self._marked(resource, "", f"{names.LABEL_ATTEMPT}={label}")
             for item in items:
                 head = item["metadata"]
-                if attempt_of(head) != comment or any(r.get("controller") for r in head.get("ownerReferences") or ()):
+                if attempt_of(head) != comment or not is_own(head):
                     continue
                 work = Work(str(head["namespace"]), kind, str(head["name"]), item)
                 if work.name != names.object_name(comment):
@@ -403,15 +394,29 @@ class KubernetesScheduler:
 
     def sweep(self, is_due: Callable[[str], bool]) -> int:
         """Delete what is left of ended attempts that are due, and nobody else's; how many attempts."""
-        due = {
+        submitter = self._submitter()
+        live = {
             (work.namespace, work.attempt)
             for work in gather(self.informer.look()).values()
-            if work.attempt and all(job.state in _ENDED for job in self._jobs_of(work)) and is_due(work.attempt)
+            if work.attempt and not all(job.state in _ENDED for job in self._jobs_of(work))
         }
-        submitter = self._submitter()
+        due = {(namespace, attempt) for namespace, attempt in submitter.uids() - live if is_due(attempt)}
         for namespace, attempt in sorted(due):
             submitter.delete_all(namespace, attempt)
         return len(due)
+
+    def end_rest(self, scheduler_id: str) -> bool:
+        """End what still runs of a manifest that is over; whether there was any. Asked of the server, not of memory."""
+        namespace, _kind, name = self._parts_of(scheduler_id)
+        there = self._asked(namespace, MANIFEST, name)
+        if not there:
+            return False
+        now = self._clock() + timedelta(seconds=self.caller.skew_s)
+        return self._submitter().end_rest(namespace, attempt_of(there[0]["metadata"]), now)
+
+    def forget(self, namespace: str, attempt: str) -> None:
+        """Delete what a submit that nobody saw the end of left of an attempt that is not to be."""
+        self._submitter().delete_all(namespace, attempt)
 
     # --- nodes
 
@@ -467,25 +472,6 @@ class KubernetesScheduler:
         return self.caller.text(PODS.path(one.namespace, one.pod, "log"), asked, most_bytes=most_bytes)
 
 
-def _gone(scheduler_id: str, namespace: str, name: str, why: Reason) -> v.SchedulerJob:
-    return v.SchedulerJob(
-        scheduler_id=scheduler_id,
-        name=name,
-        comment="",
-        user_name="",
-        account=namespace,
-        partition="",
-        state="CANCELLED",
-        reason=why.code,
-        nodes=(),
-        node_count=0,
-        gpus=0,
-        submitted_at=None,
-        started_at=None,
-        ended_at=None,
-        expected_start_at=None,
-        time_limit_min=None,
-        exit_code=None,
-        signal=None,
-        why=why.text,
-    )
+def _whole_of(head: Mapping[str, Any]) -> str:
+    """The name that a manifest goes by here, by the metadata of an object of it."""
+    return names.object_name(attempt_of(head))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worker.providers.kubernetes import names
-from worker.providers.kubernetes.informer import Key, Known
+from worker.providers.kubernetes.informer import Known
 from worker.providers.kubernetes.pod_sets import as_list, as_map
 from worker.providers.kubernetes.resources import WORKLOADS
 
@@ -51,6 +51,8 @@ class Work:
     @property
     def attempt(self) -> str:
         """The attempt that it was made for by this portal or one like it, "" for nobody's."""
+        if self.root is not None and not is_own(self.head):
+            return ""
         return attempt_of(self.head)
 
     def fingerprint(self) -> tuple[Any, ...]:
@@ -68,6 +70,12 @@ def attempt_of(head: Mapping[str, Any]) -> str:
     labels = as_map(head.get("labels"))
     written = as_map(head.get("annotations")).get(names.LABEL_ATTEMPT)
     return str(written or labels.get(names.LABEL_ATTEMPT) or "")
+
+
+def is_own(head: Mapping[str, Any]) -> bool:
+    """Whether an object that names an attempt was made for it: a copy of one names it as well, under another name."""
+    attempt, name = attempt_of(head), str(head.get("name") or "")
+    return bool(attempt) and name in (names.object_name(attempt), as_map(head.get("annotations")).get(names.OBJECT))
 
 
 def controller_of(thing: Thing) -> Mapping[str, Any] | None:
@@ -210,9 +218,3 @@ def split_id(scheduler_id: str) -> tuple[str, str, str]:
     if len(parts) != 3 or not all(parts):
         raise ValueError(f"{scheduler_id!r} is no namespace/Kind/name")
     return parts[0], parts[1], parts[2].partition("_")[0]
-
-
-def key_of_id(scheduler_id: str) -> Key:
-    """Namespace and name."""
-    namespace, _kind, name = split_id(scheduler_id)
-    return namespace, name
