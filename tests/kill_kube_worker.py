@@ -80,7 +80,7 @@ def story(folder: Path, *, every_s: float = 4.0, limit_s: float = 900.0) -> dict
             ends = ("SUCCEEDED", "FAILED", "CANCELLED")
             done = researcher.wait(path, lambda j: j["phase"] in ends, limit_s)
             objects = made(caller)
-            told = [h["key"] for h in researcher("GET", f"{path}/happenings?page_size=200")["results"]]
+            told = [json.dumps(h, sort_keys=True) for h in researcher("GET", f"{path}/happenings")["results"]]
         finally:
             killer.stopping.set()
             killer.join(10)
