@@ -13,7 +13,7 @@ from worker.providers.kubernetes.pod_sets import as_list, as_map, at
 from worker.providers.kubernetes.pods import HYPERPOD_RESUME
 from worker.providers.kubernetes.reason_values import Reason, Who
 from worker.providers.kubernetes.reason_values import text as _
-from worker.providers.kubernetes.reasons import pod_reason
+from worker.providers.kubernetes.reasons import NODE_EVENTS, is_limit, is_of_the_node, pod_reason
 from worker.providers.kubernetes.resources import WORKLOADS
 from worker.providers.kubernetes.works import Thing, Work
 
@@ -22,7 +22,6 @@ _DONE = {"Job": "Complete", "JobSet": "Completed", "PyTorchJob": "Succeeded", "T
 #: Reasons of pods for which their node is to blame, and for which nobody of the job is.
 LOST = frozenset({"NodeLost", "NodeTainted", "NodeShutdown"})
 _TAKEN = frozenset({"PodPreempted", "Drained"})
-_TOO_LONG = "longer than specified deadline"
 #: How long after a failure pods that have not ended are waited for: their time to end, and until a silent node is told.
 _SETTLES = timedelta(seconds=180)
 
@@ -33,7 +32,7 @@ class Scene:
 
     ``now`` bounds every time, ``skew_s`` is how far the server's clock is ahead of ours. ``waits`` says why a workload
     is held back by the portal itself. ``events`` are the events of pods by namespace and name, ``silent`` the nodes
-    that do not answer.
+    that do not answer. ``maker`` reads what made a workload's pods, where that is of a kind that is not watched.
     """
 
     now: datetime
@@ -42,6 +41,7 @@ class Scene:
     waits: Callable[[Work], Reason | None] = lambda work: None
     events: Mapping[tuple[str, str], Sequence[Thing]] | None = None
     silent: frozenset[str] = frozenset()
+    maker: Callable[[Work], Thing | None] = lambda work: None
 
     def at(self, told: Any) -> datetime | None:
         """An instant of the server by our clock; never in the future, for no clock here has been there."""
@@ -126,15 +126,32 @@ def _end_of_pods(work: Work, scene: Scene) -> End | None:
     if not pods or any(is_live(pod) for pod in pods):
         return None if pods else was_deleted(work, scene)
     at_last = max((end for pod in pods if (end := _pod_end(pod, scene)) is not None), default=None)
+    if work.root is None and _makes_others(work, at_last or _last_change(pods, scene), scene):
+        return End("COMPLETING", Reason("Ending", _("Its pods ended; whether others take their place is waited for.")))
     if all(at(pod, "status", "phase") == "Succeeded" for pod in pods):
         return End("COMPLETED", ended_at=at_last)
     return replace(_blame(work, scene) or End("FAILED"), ended_at=at_last)
 
 
+def _makes_others(work: Work, last: datetime | None, scene: Scene) -> bool:
+    """Whether what made the pods may still put others in their place: it is there, and they ended only just now."""
+    if last is None or scene.now - last > _SETTLES:
+        return False
+    maker = scene.maker(work)
+    return maker is not None and not at(maker, "metadata", "deletionTimestamp") and not has_ended(maker)
+
+
+def _last_change(pods: Sequence[Thing], scene: Scene) -> datetime | None:
+    """When pods whose containers never began became what they are."""
+    told = [as_map(row).get("lastTransitionTime") for pod in pods for row in as_list(at(pod, "status", "conditions"))]
+    told += [at(pod, "metadata", "creationTimestamp") for pod in pods]
+    return max((found for one in told if (found := scene.at(one)) is not None), default=None)
+
+
 def _failure(work: Work, failed: Mapping[str, Any], scene: Scene) -> End:
     ended = scene.at(failed.get("lastTransitionTime"))
     told = [failed, *(condition(job, "Failed") for job in work.jobs)]
-    if any(c.get("reason") == "DeadlineExceeded" or _TOO_LONG in str(c.get("message") or "") for c in told):
+    if any(is_limit(one) for one in told):
         why = Reason("DeadlineExceeded", _("It ran as long as it may."), is_final=True)
         return End("TIMEOUT", why, ended)
     found = _blame(work, scene)
@@ -197,7 +214,7 @@ def _blame(work: Work, scene: Scene) -> End | None:
         if reason.code in LOST:
             return End("NODE_FAIL", reason)
     for reason in found:
-        if reason.code in _TAKEN or (reason.code == "Evicted" and "low on resource" in reason.raw):
+        if reason.code in _TAKEN or is_of_the_node(reason):
             return End("PREEMPTED", reason)
     for reason in found:
         if reason.code == "OOMKilled":
@@ -210,10 +227,13 @@ def _blame(work: Work, scene: Scene) -> End | None:
 
 def _by_events(work: Work, scene: Scene) -> End | None:
     """Nothing is left of its pods: what the cluster said while they were taken away."""
+    mine = {str(pod["metadata"].get("name") or "") for pod in (*work.pods, *lately(work))}
+    # Of a pod that nobody here has seen there is the name alone: nothing else begins with a name made from a uid.
+    start = f"{work.name}-" if work.attempt and work.name == names.object_name(work.attempt) else None
     for (namespace, name), events in (scene.events or {}).items():
-        if namespace != work.namespace or not name.startswith(f"{work.name}-"):
+        if namespace != work.namespace or not (name in mine or (start is not None and name.startswith(start))):
             continue
-        if any(event.get("reason") in ("TaintManagerEviction", "NodeNotReady") for event in events):
+        if any(event.get("reason") in NODE_EVENTS for event in events):
             text = _("A node under it stopped answering.")
             return End("NODE_FAIL", Reason("NodeLost", text, is_final=True))
     return None

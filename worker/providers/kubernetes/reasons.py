@@ -23,6 +23,9 @@ _SETUP_WAITS = {"CreateContainerConfigError", "CreateContainerError", "RunContai
 _MISSING = re.compile(r"(secret|configmap|persistentvolumeclaim) \"?([^\"\s]+)\"? not found", re.IGNORECASE)
 _LOW = re.compile(r"low on resource: ([\w.-]+)")
 _OVER = re.compile(r"[Uu]sage.*exceeds.*limit|exceeds the total limit|usage exceeds")
+_TOO_LONG = "longer than specified deadline"
+#: Reasons of events by which a pod's node was lost under it.
+NODE_EVENTS = frozenset({"TaintManagerEviction", "NodeNotReady"})
 _DEVICES = re.compile(r"requested number of devices unavailable for (\S+?)\.?(?:\s|$)")
 _SIGNALS = {
     1: "SIGHUP",
@@ -34,6 +37,16 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
+
+
+def is_limit(failed: Values) -> bool:
+    """Whether a condition of a job says that it ran as long as it may."""
+    return failed.get("reason") == "DeadlineExceeded" or _TOO_LONG in str(failed.get("message") or "")
+
+
+def is_of_the_node(reason: Reason) -> bool:
+    """Whether a pod was evicted because its node ran short, and not because it used too much itself."""
+    return reason.code == "Evicted" and _LOW.search(reason.raw) is not None
 
 
 def pod_reason(pod: Values) -> Reason | None:

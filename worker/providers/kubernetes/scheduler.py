@@ -20,6 +20,7 @@ from worker.providers.kubernetes.informer import Informer, Known
 from worker.providers.kubernetes.made_kinds import RUNNING_KINDS
 from worker.providers.kubernetes.many import combined, jobs_of
 from worker.providers.kubernetes.reason_values import Reason
+from worker.providers.kubernetes.reasons import NODE_EVENTS
 from worker.providers.kubernetes.resources import NODES, PODS, WORKLOADS, Resource, Served
 from worker.providers.kubernetes.rivals import who_of
 from worker.providers.kubernetes.submit import Submitter
@@ -179,10 +180,23 @@ class KubernetesScheduler:
         events: dict[tuple[str, str], list[Thing]] = {}
         for event in known.of("Event").values():
             about = event.get("involvedObject") or {}
-            if event.get("reason") in ("TaintManagerEviction", "NodeNotReady"):
+            if event.get("reason") in NODE_EVENTS:
                 events.setdefault((str(about.get("namespace") or ""), str(about.get("name") or "")), []).append(event)
         silent = frozenset(name for (_ns, name), node in known.of("Node").items() if node_reads.is_silent(node))
-        return Scene(self._clock(), self.caller.skew_s, who_of(known), waits, events, silent)
+        return Scene(self._clock(), self.caller.skew_s, who_of(known), waits, events, silent, self._maker)
+
+    def _maker(self, work: Work) -> Thing | None:
+        """What made the pods of a workload of a kind that is not watched, as the server has it; None for none."""
+        resource = self.served().by_kind(work.kind)
+        if resource is None:
+            return None
+        try:
+            return self.caller.get(resource.path(work.namespace, work.name))
+        except NotFound:
+            return None
+        except AccessDenied:
+            # It may be there.
+            return {"kind": work.kind, "metadata": {}}
 
     # --- single jobs
 
@@ -304,10 +318,6 @@ class KubernetesScheduler:
     def _submitter(self) -> Submitter:
         return Submitter(self.caller, self.served())
 
-    def rehearse(self, request: WorkloadSubmit) -> tuple[str, ...]:
-        """What the server would say to every object of a submit, without making any; empty where it takes them all."""
-        return self._submitter().rehearse(request)
-
     def cancel(self, scheduler_id: str) -> None:
         """Delete it with all that belongs to it; its pods get their time to end."""
         _namespace, _kind, name = self._parts_of(scheduler_id)
@@ -341,7 +351,7 @@ class KubernetesScheduler:
         return gather(self.informer.look()).get(f"{namespace}/{kind}/{name}")
 
     def _jobs_of(self, work: Work) -> list[v.SchedulerJob]:
-        return jobs_of(work, Scene(self._clock(), self.caller.skew_s))
+        return jobs_of(work, Scene(self._clock(), self.caller.skew_s, maker=self._maker))
 
     def _waiting(self, scheduler_id: str) -> Work:
         """A workload that can still be changed. NotFound, or Conflict for one that has ended."""

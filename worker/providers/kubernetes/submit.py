@@ -88,20 +88,6 @@ class Submitter:
             raise _as_refusal(error) from error
         return v.SubmitReceipt(f"{request.namespace}/{MANIFEST}/{names.object_name(request.uid)}")
 
-    def rehearse(self, request: WorkloadSubmit) -> tuple[str, ...]:
-        """What the server says to each object without making it; nothing where it takes them all."""
-        try:
-            if request.manifest:
-                things = self._prepared(request)
-            elif request.spec is not None:
-                things = list(render(request.spec, request.kind))
-            else:
-                return ("there is neither a workload nor a manifest",)
-            self._rehearse(things, request.uid)
-        except (*_FINAL, Conflict) as error:
-            return (error.message,)
-        return ()
-
     def _prepared(self, request: WorkloadSubmit) -> list[Thing]:
         manifest = read_manifest(request.manifest)
         if manifest.problem is not None:
