@@ -21,7 +21,9 @@ KINDS = [
 ]
 RIVAL = {"name": "asr-final", "team": "speech", "priority": "high"}
 TAKEN = said("%(name)s of %(team)s took its place by its priority, %(priority)s.", **RIVAL)
-OOM = said("%(container)s used more memory than its limit of %(limit)s and was killed.", container="main", limit="64Gi")
+OOM = said(
+    "%(container)s used more memory than its limit of %(limit)s and was killed.", container="main", limit="64 GiB"
+)
 SCRIPT = """#!/bin/bash
 set -u
 torchrun --nnodes={nodes} --nproc-per-node=8 train.py --config configs/{name}.yaml --checkpoint-dir "$QD_CHECKPOINT_DIR"
@@ -224,7 +226,7 @@ def demo_kubernetes(rows: DemoRows) -> DemoRows:
         "%(one)s %(two)s",
         one=TAKEN,
         two=said(
-            "%(more)s more of %(resource)s are needed in %(flavor)s, which others use.",
+            "%(more)s more of %(resource)s are needed in %(flavor)s than are free for its team.",
             more=8,
             resource="nvidia.com/gpu",
             flavor="p5-48xlarge",

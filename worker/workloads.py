@@ -14,6 +14,8 @@ from apps.clusters.kube_states import WorkloadKind
 from apps.clusters.models import Cluster, Node
 from apps.clusters.states import ClusterKind, NodePhase
 from apps.core import clock
+from apps.health.models import Finding
+from apps.health.states import FATAL, LIVE
 from apps.jobs.array_rules import array_of
 from apps.jobs.ingest import ingest_token
 from apps.jobs.models import Attempt, Job
@@ -67,7 +69,7 @@ def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str,
     directory = working_directory(job, known)
     cpus, memory_mib = _share(job)
     array = array_of(attempt.array) if attempt.array else None
-    excluded = tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.avoided_nodes]))
+    excluded = tuple(dict.fromkeys([*left_out(job, attempt), *attempt.avoided_nodes]))
     efa, pages = network_devices(job)
     level = known.topology_level
     # A wish, not a condition: a job that stands apart is slower, one that never begins is no job.
@@ -108,6 +110,23 @@ def _spec(job: Job, attempt: Attempt, known: KubernetesSettings, namespace: str,
         image_pull_secrets=tuple(str(name) for name in known.pull_secrets),
         excluded_nodes=excluded,
     )
+
+
+def left_out(job: Job, attempt: Attempt) -> list[str]:
+    """Nodes that failed under the job, less those it cannot do without and that nothing speaks against any more.
+
+    One that is still away takes no pod in any case.
+    """
+    names = list(attempt.excluded_nodes)
+    rows = Node.objects.filter(cluster=job.cluster, gpus__gte=job.gpus_per_node, phase=NodePhase.READY)
+    if job.gpus_per_node and job.gpu_type:
+        rows = rows.filter(gpu_type=job.gpu_type)
+    if not names or rows.exclude(name__in=names).count() >= job.nodes:
+        return names
+    ill = Finding.objects.filter(
+        node__cluster=job.cluster, node__name__in=names, phase__in=sorted(LIVE), severity__in=sorted(FATAL)
+    ).values_list("node__name", flat=True)
+    return [name for name in names if name in set(ill)]
 
 
 def environment(job: Job, attempt: Attempt, directory: str) -> dict[str, str]:
@@ -158,13 +177,15 @@ def network_devices(job: Job) -> tuple[int | None, int | None]:
     A pod that asks for what its nodes do not offer never begins.
     """
     rows = Node.objects.filter(cluster=job.cluster, gpus__gt=0).exclude(phase=NodePhase.GONE)
-    if job.gpu_type:
-        rows = rows.filter(gpu_type=job.gpu_type)
+    rows = rows.filter(gpu_type=job.gpu_type) if job.gpu_type else rows.filter(gpus__gte=job.gpus_per_node)
     told = list(rows.values_list("labels", flat=True)[:1000])
     if not told:
         return None, None
     efa = min(_number(labels, "capacity:efa") for labels in told)
     pages = min(_number(labels, "capacity:hugepages") for labels in told)
+    if efa and job.gpus_per_node and not job.gpu_type and job.nodes > 1 and not job.array:
+        # No type says it: what each node has that may take a pod of it.
+        return efa, (None if pages else 0)
     return (None if efa else 0), (None if pages else 0)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sandbox.kubernetes.quantities import is_quantity
+from sandbox.kubernetes.quantities import is_quantity, quantity, written
 from sandbox.kubernetes.registry import Kind
 from sandbox.kubernetes.selectors import requirements_of
 from sandbox.kubernetes.status import Cause, Object
@@ -203,11 +203,29 @@ _DEFAULTS: Final[dict[str, Callable[[Object], None]]] = {
 }
 
 
+_AMOUNTS: Final = ("requests", "limits", "capacity", "allocatable", "hard", "overhead")
+
+
 def fill(kind: Kind, thing: Object) -> None:
     """Lay the defaults of a built-in kind into a new or changed object, in place."""
     change = _DEFAULTS.get(kind.resource)
     if change is not None and not kind.custom:
         change(thing)
+    if not kind.custom:
+        _write_quantities(thing)
+
+
+def _write_quantities(part: Any) -> None:
+    """Amounts of resources become strings, as the server keeps them whoever wrote a number."""
+    for value in part if isinstance(part, list) else part.values() if isinstance(part, dict) else ():
+        _write_quantities(value)
+    for name in _AMOUNTS if isinstance(part, dict) else ():
+        amounts = part.get(name)
+        if not isinstance(amounts, dict):
+            continue
+        for resource, value in amounts.items():
+            if isinstance(value, int) and is_quantity(value):
+                amounts[resource] = written(quantity(value))
 
 
 # --- rules

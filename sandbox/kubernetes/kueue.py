@@ -209,6 +209,17 @@ class Kueue(Actor):
             return {}
         return {one["metadata"]["name"]: converted(one, kind) for one in self.store.scan(kind.resource)}
 
+    def _cohorts(self, name: str | None) -> list[Object]:
+        """A cohort and those above it: what is written on them is lent to all and used by none."""
+        found: list[Object] = []
+        while name and len(found) < 8:
+            one = self.store.get(Key(f"cohorts.{GROUP}", "", name))
+            if one is None:
+                break
+            found.append({"metadata": {"name": f"cohort/{name}"}, "spec": one.get("spec") or {}})
+            name = found[-1]["spec"].get("parentName")
+        return found
+
     def _queue_of(self, workload: Object) -> tuple[str, str]:
         """The ClusterQueue, and why there is none."""
         name = workload["spec"].get("queueName", "")
@@ -232,6 +243,7 @@ class Kueue(Actor):
         mine = _used(one for one in held if place.get(_uid(one), ("", ""))[0] == name)
         cohort = queue["spec"].get("cohortName")
         family = [one for one in queues.values() if cohort and one["spec"].get("cohortName") == cohort] or [queue]
+        family += self._cohorts(cohort)
         chosen: dict[str, str] = {}
         reasons: list[str] = []
         for group in queue["spec"].get("resourceGroups") or ():

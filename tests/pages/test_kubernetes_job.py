@@ -32,7 +32,7 @@ def test_a_waiting_job_says_what_the_cluster_says(sign_in: SignIn, kube: DemoRow
     text = page(sign_in("owner"), kube, "clip-align")
     assert "Waiting: number 1 of team nlp on kepler." in text
     assert "asr-final of speech took its place by its priority, high." in text
-    assert "8 more of nvidia.com/gpu are needed in p5-48xlarge, which others use." in text
+    assert "8 more of nvidia.com/gpu are needed in p5-48xlarge than are free for its team." in text
     for word in ("Slurm", "slurm", "Partition"):
         assert word not in text
     assert "Kubernetes" in text
@@ -53,7 +53,7 @@ def test_a_running_job_with_a_pod_that_hinders_says_so_at_once(sign_in: SignIn, 
 
 def test_an_end_names_the_limit(sign_in: SignIn, kube: DemoRows) -> None:
     text = page(sign_in("owner"), kube, "dataset-tokenize")
-    assert "main used more memory than its limit of 64Gi and was killed; $" in text
+    assert "main used more memory than its limit of 64 GiB and was killed; $" in text
 
 
 def test_the_timeline_and_the_events_have_what_the_cluster_said(sign_in: SignIn, kube: DemoRows) -> None:

@@ -148,3 +148,17 @@ def test_what_can_never_run_says_so(made: ClusterApi, custom: client.CustomObjec
     submit(made, "lost", "nowhere", 1)
     why = until("told why", lambda: told(custom, "lost").get("QuotaReserved"))
     assert (why["reason"], why["message"]) == ("Inadmissible", "LocalQueue nowhere doesn't exist")
+
+
+def test_what_belongs_to_the_cohort_is_lent_to_its_queues(made: ClusterApi, custom: client.CustomObjectsApi) -> None:
+    for name in ("busy-a", "busy-b"):
+        submit(made, name, f"team-{name[-1]}", 8)
+        until("admitted", lambda name=name: holds(custom, name, "Admitted"))
+    submit(made, "more", "team-a", 4)
+    until("it waits", lambda: told(custom, "more").get("QuotaReserved"))
+    assert not holds(custom, "more", "Admitted")
+    spare = {"coveredResources": ["nvidia.com/gpu"]}
+    spare["flavors"] = [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 4}]}]
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Cohort", "metadata": {"name": "all"}}
+    custom.create_cluster_custom_object(GROUP, VERSION, "cohorts", {**body, "spec": {"resourceGroups": [spare]}})
+    until("admitted", lambda: holds(custom, "more", "Admitted"))

@@ -195,6 +195,14 @@ def test_bad_objects_are_told_field_by_field(made: ClusterApi, api: client.ApiCl
     assert new["spec"]["queueingStrategy"] == "BestEffortFIFO"
 
 
+def test_amounts_written_as_numbers_come_back_as_strings(made: ClusterApi, core: client.CoreV1Api) -> None:
+    body = pod("numbers", container={"resources": {"limits": {"nvidia.com/gpu": 4, "cpu": 2}}})
+    body["metadata"]["namespace"] = "default"
+    made.apply(body)
+    told = core.read_namespaced_pod("numbers", "default").spec.containers[0].resources
+    assert told.limits == {"nvidia.com/gpu": "4", "cpu": "2"}
+
+
 def test_kueue_in_its_two_versions(api: client.ApiClient) -> None:
     custom = client.CustomObjectsApi(api)
     resources = [{"name": "nvidia.com/gpu", "nominalQuota": 8, "borrowingLimit": 4}]

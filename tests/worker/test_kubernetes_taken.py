@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from apps.jobs.models import Job
 from apps.jobs.services import JobSpec, job_submit
 from tests.conftest import actor_of
 from tests.kube_lab import KubeLab, kube_lab
-from worker.providers.kubernetes import access
+from worker.providers.kubernetes import access, names
 from worker.providers.kubernetes.actions import evict
 from worker.providers.kubernetes.calls import Caller
+from worker.providers.kubernetes.decode import decoded
+from worker.providers.kubernetes.ends import Scene
+from worker.providers.kubernetes.works import Work
 
+ATTEMPT = "att_01half"
 SLEEP = "#!/bin/bash\ntrap 'exit 143' TERM\nsleep 300 & wait\n"
 KINDS = ["indexed_job", "jobset", "pytorchjob", "trainjob"]
 
@@ -64,3 +69,45 @@ def test_a_drain_ends_the_whole_and_the_next_attempt_follows(
     first = job.attempts.get(number=1)
     assert (first.phase, first.reason, first.stop_node) == ("REQUEUED", "Preempted", "")
     assert job.attempts.get(number=2).excluded_nodes == []
+
+
+def test_a_node_that_is_back_takes_the_job_that_cannot_do_without_it(
+    tmp_path: Path, work: Any, team: Any, owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kube_lab(tmp_path, work, monkeypatch, team=team, nodes=2) as lab:
+        job = submit(lab, owner, team, nodes=2)
+        lost = runs_on(lab, job, 2)[0]
+        lab.pretend.world.node_lose(lost)
+        lab.until("the next attempt waits", job.attempts.filter(number=2, phase="QUEUED").exists)
+        second = job.attempts.get(number=2)
+        assert second.excluded_nodes == [lost]
+        assert job.attempts.get(number=1).phase == "NODE_FAILED"
+        lab.pretend.kubelets.recover_node(lost)
+        assert lost in runs_on(lab, job, 2, number=2)
+
+
+def test_any_gpu_on_two_nodes_gets_the_network_that_all_of_them_have(lab: KubeLab, owner: Any, team: Any) -> None:
+    job = submit(lab, owner, team, nodes=2, gpu_type="")
+    runs_on(lab, job, 2)
+    container = lab.objects("pods")[0]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["vpc.amazonaws.com/efa"] == "32"
+    assert {"name": "FI_PROVIDER", "value": "efa"} in container["env"]
+
+
+def _pod(index: int, phase: str) -> dict[str, Any]:
+    head = {"namespace": "nlp", "name": f"p-{index}", "uid": f"p-{index}", "creationTimestamp": "2026-11-30T10:00:01Z"}
+    head["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
+    spec = {"nodeName": f"n{index}" if phase == "Running" else "", "containers": [{"name": "main"}]}
+    return {"metadata": head, "spec": spec, "status": {"phase": phase, "startTime": f"2026-11-30T10:0{index}:00Z"}}
+
+
+@pytest.mark.parametrize(("other", "state", "started"), [("Pending", "PENDING", None), ("Running", "RUNNING", 1)])
+def test_a_gang_runs_and_is_charged_once_all_its_pods_do(other: str, state: str, started: int | None) -> None:
+    name = names.object_name(ATTEMPT)
+    head = {"namespace": "nlp", "name": name, "uid": "u", "labels": {names.LABEL_ATTEMPT: ATTEMPT}}
+    spec = {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    root = {"kind": "Job", "metadata": head, "spec": spec, "status": {"startTime": "2026-11-30T10:00:00Z"}}
+    work = Work("nlp", "Job", name, root, pods=[_pod(0, "Running"), _pod(1, other)])
+    told = decoded(work, Scene(datetime(2026, 11, 30, 11, tzinfo=UTC)))
+    assert told.state == state
+    assert (told.started_at.minute if told.started_at else None) == started

@@ -25,17 +25,25 @@ def said(reasons: Any) -> list[tuple[str, str]]:
     [
         (
             SET + "insufficient unused quota for nvidia.com/gpu in flavor p5en, 16 more needed",
-            [("QuotaInUse", "16 more of nvidia.com/gpu are needed in p5en, which others use.")],
+            [("QuotaInUse", "16 more of nvidia.com/gpu are needed in p5en than are free for its team.")],
         ),
         (
             SET
             + "insufficient unused quota for cpu in flavor one, 3 more needed, insufficient unused quota for cpu in "
             "flavor two, 5 more needed. Pending the preemption of 2 workload(s)",
             [
-                ("QuotaInUse", "3 more of cpu are needed in one, which others use."),
-                ("QuotaInUse", "5 more of cpu are needed in two, which others use."),
+                ("QuotaInUse", "3 more of cpu are needed in one than are free for its team."),
+                ("QuotaInUse", "5 more of cpu are needed in two than are free for its team."),
                 ("Preempting", "2 jobs are being stopped to make room for it."),
             ],
+        ),
+        (
+            SET + "insufficient unused quota for memory in flavor p5, 1753610190848 more needed",
+            [("QuotaInUse", "1.59 TiB more of memory are needed in p5 than are free for its team.")],
+        ),
+        (
+            SET + "insufficient quota for memory in flavor p5, request > maximum capacity (2000Gi > 1881420Mi)",
+            [("MoreThanQuota", "It asks for more memory in p5 than the team can ever have: 1.95 TiB of 1.79 TiB.")],
         ),
         (
             SET + "borrowing limit for nvidia.com/gpu in flavor p5en exceeded",
@@ -199,7 +207,7 @@ def ends(code: int, reason: str = "Error", **more: Any) -> dict[str, Any]:
             "main needs the secret token, which is not there",
         ),
         (waits("CrashLoopBackOff"), "CrashLoop", "started 1 times"),
-        (ends(137, "OOMKilled"), "OOMKilled", "main used more memory than its limit of 64Gi and was killed"),
+        (ends(137, "OOMKilled"), "OOMKilled", "main used more memory than its limit of 64 GiB and was killed"),
         (ends(139), "Signal", "main was ended by SIGSEGV"),
         (ends(3), "ExitCode", "main ended with the exit code 3"),
         (
@@ -288,7 +296,7 @@ def test_the_scheduler_s_counts_in_words():
     assert reason.code == "UnschedulableInsufficient"
     assert str(reason) == (
         "None of 24 nodes takes it: 12 have not enough nvidia.com/gpu, 8 have a taint that it does not tolerate "
-        "(nvidia.com/gpu: present), 3 are of another type than it asks for, 1 are cordoned."
+        "(nvidia.com/gpu: present), 3 are of another type than it asks for, or left out, 1 are cordoned."
     )
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from worker.providers.kubernetes.told import order, parse_lines
+from worker.providers.kubernetes.ends import Scene
+from worker.providers.kubernetes.informer import Known
+from worker.providers.kubernetes.told import order, parse_lines, tellings
+from worker.providers.kubernetes.works import gather
 
 
 def _served(lines: list[tuple[str, str]], since: str, limit: int) -> bytes:
@@ -53,3 +58,33 @@ def test_parts_make_the_whole(seed: int) -> None:
 def test_an_instant_is_compared_by_value_not_by_letters() -> None:
     assert order("2026-11-30T10:00:00Z") == order("2026-11-30T10:00:00.000Z")
     assert order("2026-11-30T10:00:00.5Z") > order("2026-11-30T10:00:00.123456789Z")
+
+
+def _job(uid: str) -> dict[str, Any]:
+    head = {"namespace": "nlp", "name": "mine", "uid": uid, "resourceVersion": uid}
+    return {"kind": "Job", "apiVersion": "batch/v1", "metadata": head, "spec": {"template": {"spec": {}}}}
+
+
+def _event(uid: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "nlp", "name": f"e-{uid}", "uid": f"e-{uid}"},
+        "involvedObject": {"kind": "Job", "namespace": "nlp", "name": "mine", "uid": uid},
+        "reason": "FailedCreate",
+        "message": 'pods "mine-0" is forbidden: exceeded quota',
+        "type": "Warning",
+        "lastTimestamp": "2026-11-30T10:00:00Z",
+    }
+
+
+def test_what_was_said_of_an_earlier_object_of_the_name_is_not_told_of_this_one() -> None:
+    events = {("nlp", f"e-{uid}"): _event(uid) for uid in ("old", "new")}
+    known = Known(
+        version=1,
+        kinds={"Job": {("nlp", "mine"): _job("new")}, "Event": events},
+        seen={"Event": dict.fromkeys(events, 1)},
+        gone={"Job": {"old": _job("old")}},
+        problems={},
+        versions={},
+    )
+    told = tellings(known, gather(known), Scene(datetime(2026, 11, 30, 11, tzinfo=UTC)), 0)
+    assert [one.key for one in told] == ["e-new:1"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.providers.kubernetes.pod_sets import as_list, as_map
+from worker.providers.kubernetes.quantities import shown
 from worker.providers.kubernetes.reason_values import Reason, Rival, Who
 from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.values import Text
@@ -86,8 +87,8 @@ def _quota_sentence(sentence: str, raw: str) -> list[Reason]:
     if match := _UNUSED.search(sentence):
         resource, flavor, more = match.groups()
         text = _(
-            "%(more)s more of %(resource)s are needed in %(flavor)s, which others use.",
-            more=more.rstrip(","),
+            "%(more)s more of %(resource)s are needed in %(flavor)s than are free for its team.",
+            more=shown(resource, more.rstrip(",")),
             resource=resource,
             flavor=flavor,
         )
@@ -99,13 +100,13 @@ def _quota_sentence(sentence: str, raw: str) -> list[Reason]:
         # Newer Kueues say what the sets of pods before ask for and what this one does, older ones the sum.
         parts = _ASKED.findall(match[3])
         before, _sign, most = match[4].rpartition(" > ")
-        asked = " + ".join(part for part in parts if part != "0") or before
+        asked = " + ".join(shown(match[1], part) for part in parts if part != "0") or shown(match[1], before)
         text = _(
             "It asks for more %(resource)s in %(flavor)s than the team can ever have: %(asked)s of %(most)s.",
             resource=match[1],
             flavor=match[2],
             asked=asked,
-            most=most,
+            most=shown(match[1], most),
         )
         return [Reason("MoreThanQuota", text, is_final=True, raw=raw)]
     if match := _FIT.search(sentence):

@@ -48,3 +48,20 @@ def mib(amount: Fraction) -> int:
 def whole(amount: Fraction) -> int:
     """Rounded up."""
     return -((-amount) // 1)
+
+
+def shown(resource: str, written: object) -> str:
+    """An amount as people read it: memory and disk in binary units ("1.5 TiB"), all else as it is written."""
+    text = str(written)
+    if resource.removeprefix("requests.") not in ("memory", "ephemeral-storage", "storage") and not (
+        resource.startswith("hugepages-")
+    ):
+        return text
+    try:
+        amount = parse(text)
+    except ValueError:
+        return text
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if amount >= 1024**power:
+            return f"{round(float(amount / 1024**power), 2):g} {unit}"
+    return f"{whole(amount)} B"

@@ -9,6 +9,7 @@ from typing import Any
 from worker.providers.kubernetes import kueue_reasons
 from worker.providers.kubernetes.kueue_reasons import condition
 from worker.providers.kubernetes.pod_sets import as_list, as_map
+from worker.providers.kubernetes.quantities import shown
 from worker.providers.kubernetes.reason_values import Reason, Who
 from worker.providers.kubernetes.reason_values import text as _
 from worker.providers.values import Text
@@ -154,13 +155,13 @@ def _ended(pod: Values, name: str, ended: Values) -> Reason:
 
 
 def memory_limit(pod: Values, name: str) -> str:
-    """The memory limit of a container as it was written, "" without one."""
+    """The memory limit of a container, "" without one."""
     spec = as_map(pod.get("spec"))
     for part in ("containers", "initContainers"):
         for row in as_list(spec.get(part)):
             if as_map(row).get("name") == name:
                 limits = as_map(as_map(as_map(row).get("resources")).get("limits"))
-                return str(limits.get("memory") or "")
+                return shown("memory", limits["memory"]) if limits.get("memory") else ""
     return ""
 
 
@@ -281,7 +282,7 @@ def _cause(count: int, code: str, what: str) -> Text:
     return {
         "Insufficient": _("%(count)s have not enough %(what)s", **facts),
         "Taint": _("%(count)s have a taint that it does not tolerate (%(what)s)", **facts),
-        "NodeAffinity": _("%(count)s are of another type than it asks for", **facts),
+        "NodeAffinity": _("%(count)s are of another type than it asks for, or left out", **facts),
         "PodAffinity": _("%(count)s have pods that it does not want beside it, or lack those that it wants", **facts),
         "Cordoned": _("%(count)s are cordoned", **facts),
         "VolumeZone": _("%(count)s cannot reach its volume", **facts),

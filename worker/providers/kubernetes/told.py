@@ -69,9 +69,9 @@ def tellings(known: Known, works: Mapping[str, Work], scene: Scene, since: int) 
         meant: Collection[str] = ()
         if kind == "Node":
             meant = on_nodes.get(name, ())
-        elif kind == "Pod" and (pod_ := by_pod.get((namespace, name))) is not None:
+        elif kind == "Pod" and (pod_ := _same(by_pod.get((namespace, name)), about)) is not None:
             meant = _one(ids, roots, pod_)
-        elif kind == "Workload" and (queued := known.of("Workload").get((namespace, name))) is not None:
+        elif kind == "Workload" and (queued := _same(known.of("Workload").get((namespace, name)), about)) is not None:
             meant = _one(ids, roots, queued)
         elif (thing := roots.by_uid(str(about.get("uid") or ""))) is not None:
             meant = _one(ids, roots, thing)
@@ -80,6 +80,12 @@ def tellings(known: Known, works: Mapping[str, Work], scene: Scene, since: int) 
         is_bad = event.get("type") == "Warning" or reason.is_final
         found += [Told(work_id, mark, reason.code[:60], reason.text, is_bad, when) for work_id in sorted(meant)]
     return sorted(found, key=lambda told: told.at)
+
+
+def _same(thing: Thing | None, about: Mapping[str, object]) -> Thing | None:
+    """What an event is about, unless that was an earlier one of the same name."""
+    is_other = thing is not None and about.get("uid") and about["uid"] != thing["metadata"].get("uid")
+    return None if is_other else thing
 
 
 def _when(event: Thing, scene: Scene) -> datetime | None:
@@ -96,19 +102,23 @@ def _when(event: Thing, scene: Scene) -> datetime | None:
     return None
 
 
-def _ids_by_root(works: Mapping[str, Work]) -> dict[tuple[str, str, str], str]:
-    """The id under which a root goes: its own, or that of the manifest that it came with."""
-    found: dict[tuple[str, str, str], str] = {}
+def _ids_by_root(works: Mapping[str, Work]) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """The id under which a root goes, its own or that of the manifest that it came with, and the root's uid."""
+    found: dict[tuple[str, str, str], tuple[str, str]] = {}
     for work in works.values():
         for part in work.parts or [work]:
-            found[part.namespace, part.kind, part.name] = work.id
+            found[part.namespace, part.kind, part.name] = work.id, str(at(part.root, "metadata", "uid") or "")
     return found
 
 
-def _one(ids: Mapping[tuple[str, str, str], str], roots: Roots, thing: Thing) -> Collection[str]:
+def _one(ids: Mapping[tuple[str, str, str], tuple[str, str]], roots: Roots, thing: Thing) -> Collection[str]:
     place = roots.of(thing)
-    work_id = ids.get(place[:3]) if place is not None else None
-    return () if work_id is None else (work_id,)
+    if place is None or (known := ids.get(place[:3])) is None:
+        return ()
+    work_id, uid = known
+    # A manifest may bring a name that an earlier job had: what was said of that one is not about this one.
+    is_other = uid and place[3] is not None and uid != place[3]["metadata"].get("uid")
+    return () if is_other else (work_id,)
 
 
 def logs_of(works: Mapping[str, Work], scheduler_ids: Collection[str]) -> list[ContainerLog]:
