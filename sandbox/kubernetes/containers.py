@@ -15,6 +15,8 @@ from sandbox.kubernetes.mounts import NotMounted, Volumes
 from sandbox.kubernetes.server import ClusterApi
 from sandbox.kubernetes.status import Object
 
+#: What every pretend image holds: the example programs, which stay on loopback.
+_IN_IMAGES: Final = {"QD_EXAMPLES": str(Path(__file__).resolve().parents[2] / "examples"), "CHARLM_HOST": "127.0.0.1"}
 #: The interpreter that runs the sandbox comes last: a pod's python3 is this machine's, where there is one.
 _PATH: Final = f"/usr/local/bin:/usr/bin:/bin:{Path(sys.executable).parent}"
 _IMAGE: Final = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
@@ -60,7 +62,7 @@ class Containers:
         except NotMounted as error:
             raise Waiting("ContainerCreating", str(error)) from None
         told = self.meetings.led(pod, {name: paths.led(value) for name, value in told.items()})
-        environment = {"PATH": _PATH, "HOME": str(folder), "HOSTNAME": host_of(pod), **told}
+        environment = {"PATH": _PATH, "HOME": str(folder), "HOSTNAME": host_of(pod), **_IN_IMAGES, **told}
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
         command = [_filled(self.meetings.text(pod, paths.led(word)), environment) for word in words]
         where = paths.led(str(container.get("workingDir") or ""))
