@@ -57,6 +57,20 @@ def test_a_pod_s_finalizers_are_refused_and_a_fair_grace_is_taken():
 
 
 @pytest.mark.parametrize(
+    ("line", "code"),
+    [("ttlSecondsAfterFinished: 0", "GoneTooSoon"), ("managedBy: example.com/other", "ManagedElsewhere")],
+)
+def test_what_ended_stays_and_is_run_by_this_cluster(line, code):
+    text = job().replace("spec:\n", f"spec:\n  {line}\n", 1)
+    assert problems(text) == [(code, f"spec.{line.split(':')[0]}")]
+
+
+def test_what_ended_may_be_cleared_after_a_day():
+    text = job().replace("spec:\n", "spec:\n  ttlSecondsAfterFinished: 86400\n", 1)
+    assert problems(text) == []
+
+
+@pytest.mark.parametrize(
     "label", ["kueue.x-k8s.io/queue-name", "kai.scheduler/queue", "scheduling.volcano.sh/queue-name"]
 )
 @pytest.mark.parametrize("part", ["labels", "annotations"])

@@ -14,6 +14,8 @@ from worker.providers.values import Text
 
 #: The longest that pods may take to end: so long a cancelled job keeps its GPUs.
 MAX_GRACE_S = 600
+#: What ended is kept at least so long: gone at once, nobody could tell a job that ran from one that was never made.
+MIN_TTL_S = 86_400
 #: Labels and annotations by which a scheduler reads the queue, and by which the priority.
 QUEUES = frozenset((QUEUE, VOLCANO_QUEUE, KAI_QUEUE, *("runai/queue", "volcano.sh/queue-name")))
 PRIORITIES = frozenset((PRIORITY, "priorityClassName"))
@@ -76,6 +78,14 @@ def everywhere(
                     "Pods may take at most %(most)s seconds to end: save checkpoints as it runs.", most=MAX_GRACE_S
                 )
                 yield Refusal(keys, "GraceTooLong", text)
+        elif name == "ttlSecondsAfterFinished" and isinstance(inner, int) and inner < MIN_TTL_S:
+            text = _(
+                "What ended must stay for at least %(least)s seconds: leave it out, the portal clears up.",
+                least=MIN_TTL_S,
+            )
+            yield Refusal(keys, "GoneTooSoon", text)
+        elif name == "managedBy" and above == "spec" and not is_train_job:
+            yield Refusal(keys, "ManagedElsewhere", _("Jobs are run by this cluster's own controllers: leave it out."))
         elif name == "schedulingPolicy" and above == "runPolicy":
             yield from _gang(as_map(inner), keys, pods, queues)
         elif name == "spec" and (above == "volumeClaimTemplate" or "volumeClaimTemplates" in keys[-3:-1]):
