@@ -238,7 +238,7 @@ def test_out_of_memory_names_the_limit(site: KubeSite) -> None:
     site.pod_status(pods[0], "Failed", containerStatuses=site.ended(137, "OOMKilled"))
     fail(site, job)
     seen = until_state(scheduler, scheduler_id, "OUT_OF_MEMORY")
-    assert "64Gi" in str(seen.why)
+    assert "64 GiB" in str(seen.why)
     assert (seen.exit_code, seen.signal) == (137, 9)
 
 
