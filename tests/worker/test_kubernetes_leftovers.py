@@ -267,3 +267,22 @@ def test_a_stop_is_charged_as_long_as_its_pods_take(
     )
     assert Attempt.objects.get(job=job).phase == "STOPPING"
     assert live(world)
+
+
+@pytest.mark.parametrize("is_manifest", [False, True])
+def test_a_finalizer_does_not_keep_a_job_running(
+    world: KubeWorld, team: Any, owner: Any, spec: Any, monkeypatch: pytest.MonkeyPatch, *, is_manifest: bool
+) -> None:
+    world.node("n1")
+    made = {"manifest": one("kept", '[sleep, "300"]')} if is_manifest else {"script": "#!/bin/sh\nexec sleep 300\n"}
+    job = submit(world, team, owner, spec, **made)
+    world.until("it runs", lambda: phase(job) == "RUNNING")
+    (mine,) = world.pretend.api.store.scan("jobs.batch", "nlp")
+    caller = kube_doors.kubernetes_for(world.row).caller
+    path = f"/apis/batch/v1/namespaces/nlp/jobs/{mine['metadata']['name']}"
+    caller.patch(path, {"metadata": {"finalizers": ["example.com/keep"]}})
+    monkeypatch.setattr(reconciler, "RESEND_STOP", timedelta(seconds=1))
+    job_stop(actor=actor_of(owner), job=Job.objects.get(pk=job.pk), kind="cancel")
+    world.until("it is cancelled", lambda: phase(job) == "CANCELLED")
+    assert live(world) == []
+    assert standing_of(team, Unit.GPUS).held == standing_of(team, Unit.USD).held == 0

@@ -50,6 +50,12 @@ def cancel(caller: Caller, submitter: Submitter, work: Work | None, task: str, j
         return
     resource = submitter.resource(root)
     caller.delete(path_of(resource, root), uid=str(root["metadata"]["uid"]))
+    if root["metadata"].get("deletionTimestamp"):
+        # Asked before, and something holds its deletion back: its pods need not wait for that.
+        for pod in work.pods:
+            if is_live(pod) and not pod["metadata"].get("deletionTimestamp"):
+                with suppress(NotFound):
+                    caller.delete(PODS.path(work.namespace, str(pod["metadata"]["name"])))
 
 
 def _cancel_task(caller: Caller, work: Work, task: str, jobs: Sequence[v.SchedulerJob]) -> None:

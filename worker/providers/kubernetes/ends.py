@@ -105,6 +105,9 @@ def end_of(work: Work, scene: Scene) -> End | None:
         return _failure(work, failed, scene)
     if work.kind == "Pod":
         return _end_of_pods(work, scene)
+    if at(root, "metadata", "deletionTimestamp") and not any(is_live(pod) for pod in work.pods):
+        # Somebody's finalizer may keep the object; nothing of it runs.
+        return was_deleted(work, scene)
     if work.queued is not None and at(work.queued, "spec", "active") is False:
         why = eviction(work.queued, scene.who)
         if why is not None and why.code == "MaximumExecutionTimeExceeded":
@@ -115,7 +118,7 @@ def end_of(work: Work, scene: Scene) -> End | None:
 
 def was_deleted(work: Work, scene: Scene) -> End:
     """The end of what somebody deleted."""
-    ends = [end for pod in work.lost if (end := _pod_end(pod, scene)) is not None]
+    ends = [end for pod in (*work.pods, *work.lost) if (end := _pod_end(pod, scene)) is not None]
     why = Reason("Deleted", _("It was deleted in the cluster."), is_final=True)
     return End("CANCELLED", why, max(ends, default=None))
 
