@@ -19,7 +19,6 @@ def _ledger_can_be_emptied(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     request.getfixturevalue("transactional_db")
     _freeze(1)
-    _reseed()
     yield
     _freeze(0)
 
@@ -32,8 +31,20 @@ def _freeze(value: int) -> None:
             cursor.execute("UPDATE costs_guard SET frozen = %s", [value])
 
 
-def _reseed() -> None:
-    """Rows that migrations made and an earlier test's flush removed."""
+@pytest.fixture(scope="session", autouse=True)
+def _rows_of_migrations() -> Iterator[None]:
+    """What a test's flush removed and migrations had made is there again before the next test, whichever it is."""
+    from django.apps import apps as registry
+    from django.db.models.signals import post_migrate
+
+    last = [config for config in registry.get_app_configs() if config.models_module is not None][-1]
+    post_migrate.connect(_reseed, sender=last)
+    yield
+    post_migrate.disconnect(_reseed, sender=last)
+
+
+def _reseed(**_told: Any) -> None:
+    """Sent after a flush, and once after the migrations themselves, when all of it is there."""
     import importlib
 
     from django.apps import apps as registry
